@@ -149,6 +149,11 @@ def test_tied_weights_that_differ(tied: ModelConfig) -> None:
     arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"] + 1
     with pytest.raises(CheckpointError, match=r"lm_head\.weight' differ"):
         load(arrays, tied)
+    arrays["lm_head.weight"] = arrays["model.embed_tokens.weight"].astype(np.float64)
+    load(arrays, tied)
+    arrays["lm_head.weight"][-1, -1] += 1e-9
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight' differ"):
+        load(arrays, tied)
 
 
 def test_aliases_are_followed(llama: ModelConfig) -> None:
@@ -188,9 +193,21 @@ def test_wrong_shape(llama: ModelConfig) -> None:
 
 def test_unexpected(llama: ModelConfig) -> None:
     arrays = stored(llama)
-    arrays |= {f"model.layers.{i}.mlp.down_proj.bias": np.ones(8, np.float32) for i in range(7)}
-    with pytest.raises(CheckpointError, match=r"Unexpected.*down_proj\.bias.*and 2 more"):
+    arrays |= {f"model.layers.{i}.mlp.act.bias": np.ones(8, np.float32) for i in range(7)}
+    with pytest.raises(CheckpointError, match=r"Unexpected.*act\.bias.*and 2 more"):
         load(arrays, llama)
+
+
+def test_tensors_that_change_no_answer(
+    llama: ModelConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = "model.layers.1.self_attn.o_proj.bias"
+    more = {"v_head.summary.weight": np.ones((1, 8), np.float32), name: np.zeros(8, np.float32)}
+    load(stored(llama) | more, llama)
+    assert "checkpoint's v_head.summary.weight are not read" in caplog.text
+    more[name][3] = 1
+    with pytest.raises(CheckpointError, match=r"o_proj\.bias' is a bias, .* and not zero"):
+        load(stored(llama) | more, llama)
 
 
 def test_duplicate(llama: ModelConfig) -> None:

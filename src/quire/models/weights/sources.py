@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,13 @@ from quire.system.records import dataclass
 if TYPE_CHECKING:
     from quire.checkpoint.weights import Weights
 
+logger = logging.getLogger(__name__)
+
 _FIX = "Use weights and config.json of the same model."
+_TIE = "Set tie_word_embeddings to true in config.json if the embeddings are the head, too."
 _MOST_NAMED = 5
+_OTHER_HEADS = r"(?:v_head|value_head|reward_head)\..*"
+"""Tensors that training by rewards adds, and that no answer depends on."""
 _KV_SCALE = r"(?:self_attn|attn)\.(?:[kvq]_proj\.|attn\.)?([kvq])_scale"
 
 
@@ -62,7 +68,7 @@ class Sources:
         pieces: they cover every parameter, each row once.
         copies: pairs of stored names that must hold the same values, because one of the two is
             left unread (a tied lm_head that was stored all the same).
-        zeros: stored biases of quantized layers that have none; some writers add them.
+        zeros: stored biases of layers that have none; some writers add them.
         kv_scales: "layers.0.attn.k_scale" or "….v_scale" → the stored scale of an 8-bit KV cache.
     """
 
@@ -250,8 +256,9 @@ class _Matcher:
         """Return the stored tensor of parameter `name`, after checking its shape."""
         stored = self._stored.get(name)
         if stored is None:
+            fix = _TIE if name == "lm_head.weight" else _FIX
             raise CheckpointError(
-                f"Tensor {name!r} is missing; expected shape {list(shape)}.", fix=_FIX
+                f"Tensor {name!r} is missing; expected shape {list(shape)}.", fix=fix
             )
         info = self._weights.tensors[stored]
         if info.shape != shape:
@@ -299,8 +306,6 @@ class _Matcher:
     def _zero_biases(self, pieces: list[Piece]) -> list[str]:
         found = []
         for piece in pieces:
-            if piece.scheme is None:
-                continue
             suffix, stored = next(iter(piece.stored.items()))
             bias = stored.removesuffix(suffix) + "bias"
             info = self._weights.tensors.get(bias)
@@ -315,6 +320,9 @@ class _Matcher:
             for name in self._weights.tensors
             if name not in self._used and not re.fullmatch(self._names.ignored, name)
         ]
+        if heads := [name for name in left if re.fullmatch(_OTHER_HEADS, name)]:
+            logger.warning("The checkpoint's %s are not read.", ", ".join(heads[:_MOST_NAMED]))
+            left = [name for name in left if name not in heads]
         if left:
             more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
             raise CheckpointError(

@@ -212,9 +212,11 @@ def _of_one_input(parts: list[QuantizedWeight]) -> list[QuantizedWeight]:
 def _check_copy(weights: Weights, kept: str, other: str) -> None:
     """Check that tied tensors that are stored twice hold the same values."""
     one, two = weights.read(kept), weights.read(other)
+    same_type = one.dtype == two.dtype
     for row in range(0, len(one), _COMPARED_ROWS):
-        rows = slice(row, row + _COMPARED_ROWS)
-        if not np.array_equal(one[rows].view(np.uint8), two[rows].view(np.uint8)):
+        parts = [each[row : row + _COMPARED_ROWS] for each in (one, two)]
+        first, second = (each.view(np.uint8) if same_type else each.astype(float) for each in parts)
+        if not np.array_equal(first, second):
             raise CheckpointError(
                 f"Tensors {kept!r} and {other!r} differ, but config.json ties them.",
                 fix="Set tie_word_embeddings to false if the model was trained so.",
