@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import Heads, KVCache
 from quire.ops.torch_ops import int4, reference
 from tests.golden.harness import spoiled_cache
 from tests.kernels.attention_common import rotation as rotation_matrix
@@ -121,10 +121,8 @@ def new_step(
 
 
 def fused(kernels: FusedKernels, step: Step, cache: KVCache, shape: Shape) -> Tensor:
-    return kernels.rope_kv_write(
-        step.qkv, step.positions, step.cos_sin, step.q_norm, step.k_norm, EPS, cache, step.slots,
-        shape.heads, shape.kv_heads, shape.head_dim,
-    )  # fmt: skip
+    heads: Heads[Tensor] = Heads(*shape[:3], step.q_norm, step.k_norm, eps=EPS)
+    return kernels.rope_kv_write(step.qkv, step.positions, step.cos_sin, cache, step.slots, heads)
 
 
 def unfused(kernels: FusedKernels, step: Step, cache: KVCache, shape: Shape) -> Tensor:
@@ -268,15 +266,14 @@ def test_norms_of_values(
         normed = kernels.rms_norm(v, gain, EPS).flatten(1)
         plain = step._replace(qkv=torch.cat([step.qkv[:, :-width], normed], 1))
         cache, expected = (new_cache(kv_dtype, shape, scales=scales) for _ in range(2))
-        q = kernels.rope_kv_write(
-            *step[:2], *step[3:], EPS, cache, step.slots, *shape[:3], v_norm=gain
-        )
+        heads = Heads(*shape[:3], step.q_norm, step.k_norm, gain, EPS)
+        q = kernels.rope_kv_write(step.qkv, step.positions, step.cos_sin, cache, step.slots, heads)
         assert_same_bits(q, unfused(kernels, plain, expected, shape))
         assert_same_cache(cache, expected)
         alone = step.qkv[:, : shape.heads * shape.head_dim].contiguous()
         again = kernels.rope_kv_write(
-            alone, step.positions, step.cos_sin, step.q_norm, None, EPS, cache, step.slots,
-            shape.heads, 0, shape.head_dim,
+            alone, step.positions, step.cos_sin, cache, step.slots,
+            heads._replace(kv=0, k_norm=None, v_norm=None),
         )  # fmt: skip
         assert_same_bits(again, q)
         assert_same_cache(cache, expected)

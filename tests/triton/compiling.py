@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from quire.core.sampling_params import SamplingParams
-from quire.ops.metadata import AttentionRules, KVCache
+from quire.ops.metadata import AttentionRules, Heads, KVCache
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops.quantized import parts_of
 from quire.ops.torch_ops.reference import DenseWeight
@@ -141,8 +141,8 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
             cache: KVCache[Any] = empty_cache(kind, 2, 16, 80)
             qkv = torch.randn(4, 8 * 80).to(dtype)
             q = attention.rope_kv_write(
-                qkv, torch.arange(4), torch.randn(9, 32), gain[:80], gain[:80], 1e-6, cache,
-                meta.slot_mapping, 4, 2, 80,
+                qkv, torch.arange(4), torch.randn(9, 32), cache, meta.slot_mapping,
+                Heads(4, 2, 80, gain[:80], gain[:80], eps=1e-6),
             )  # fmt: skip
             attention.paged_attention(q, cache, meta, AttentionRules(0.1, window=512))
             rules = AttentionRules(0.1, softcap=3.0, sinks=torch.ones(4))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
 from quire.ops.torch_ops import paged_attention as plain
 from quire.ops.torch_ops import reference
 from quire.ops.triton import attention
@@ -216,12 +216,11 @@ def test_what_is_written(kind: str, norm: str) -> None:
             for n in (heads, kv_heads)
         ]
     found, expected = (empty_cache(kind, kv_heads, 8, width) for _ in range(2))
-    rest = (meta.slot_mapping, heads, kv_heads, width)
     v_norm = torch.rand(width, generator=generator) + 0.5 if norm == "head" else None
-    q = attention.rope_kv_write(qkv.clone(), positions, cos_sin, *gains, 1e-6, found, *rest, v_norm)
-    plain_q = reference.rope_kv_write(
-        qkv.clone(), positions, cos_sin, *gains, 1e-6, expected, *rest, v_norm
-    )
+    cut: Heads[Tensor] = Heads(heads, kv_heads, width, *gains, v_norm, 1e-6)
+    slots = meta.slot_mapping
+    q = attention.rope_kv_write(qkv.clone(), positions, cos_sin, found, slots, cut)
+    plain_q = reference.rope_kv_write(qkv.clone(), positions, cos_sin, expected, slots, cut)
     half = 2.0**-11 if kind == "float16" else 2.0**-22
     assert torch.allclose(q.float(), plain_q.float(), rtol=4 * half, atol=4 * half)
     steps = 1 / 127 if kind == "int8" else 4 * half
@@ -248,8 +247,7 @@ def test_4_bit_codes_are_those_of_the_reference(width: int) -> None:
     qkv[2, 3 * width :] = 0
     found, expected = (empty_cache("int4", 1, 8, width) for _ in range(2))
     for op, cache in ((attention.rope_kv_write, found), (reference.rope_kv_write, expected)):
-        args = (cache, meta.slot_mapping, 2, 1, width)
-        op(qkv.clone(), torch.arange(4), None, None, None, 0.0, *args)
+        op(qkv.clone(), torch.arange(4), None, cache, meta.slot_mapping, Heads(2, 1, width))
     for a, b in zip(found.tensors, expected.tensors, strict=True):
         assert torch.equal(a, b)
 
@@ -262,9 +260,8 @@ def test_8_bit_floats_are_written(kind: str) -> None:
     most = torch.finfo(found.k.dtype).max
     qkv = torch.randint(-7, 8, (3, 48), generator=torch.Generator().manual_seed(9)) / 8
     qkv[:, 16::16] = most / 1024
-    args = (meta.slot_mapping, 1, 1, 16)
     for op, cache in ((attention.rope_kv_write, found), (reference.rope_kv_write, expected)):
-        op(qkv.clone(), torch.arange(3), None, None, None, 0.0, cache, *args)
+        op(qkv.clone(), torch.arange(3), None, cache, meta.slot_mapping, Heads(1, 1, 16))
     for a, b in zip(found.tensors, expected.tensors, strict=True):
         assert torch.equal(a.float(), b.float())
 
@@ -275,9 +272,7 @@ def test_a_sick_value_spoils_its_own_scale() -> None:
     qkv[1, 20] = torch.nan
     qkv[2, 40] = torch.inf
     cache = empty_cache("int8", 1, 8, 16)
-    attention.rope_kv_write(
-        qkv, torch.arange(3), None, None, None, 0.0, cache, meta.slot_mapping, 1, 1, 16
-    )
+    attention.rope_kv_write(qkv, torch.arange(3), None, cache, meta.slot_mapping, Heads(1, 1, 16))
     assert cache.k_scale is not None
     assert cache.v_scale is not None
     block = int(meta.block_tables[0, 0])
@@ -294,9 +289,8 @@ def test_a_void_row_writes_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -
     before = [tensor.clone() for tensor in cache.tensors]
     slots = torch.tensor([-1, 5])
     q = attention.rope_kv_write(
-        torch.ones(2, 48), torch.zeros(2, dtype=torch.int64), None, None, None, 0.0, cache, slots,
-        1, 1, 16,
-    )  # fmt: skip
+        torch.ones(2, 48), torch.zeros(2, dtype=torch.int64), None, cache, slots, Heads(1, 1, 16)
+    )
     for tensor, old in zip(cache.tensors, before, strict=True):
         changed = (tensor != old).flatten(3) if tensor.dim() > 3 else (tensor != old)[..., None]
         assert not changed[1:].any()

@@ -9,7 +9,7 @@ from quire.layers.linear import Linear
 from quire.layers.norm import GatheredNorm, Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
 from quire.system.records import dataclass
 
 
@@ -17,32 +17,24 @@ from quire.system.records import dataclass
 class Attention:
     """Multi-head attention with grouped queries.
 
-    `qkv` computes q, k and v at once: rows [heads · D, kv_heads · D, kv_heads · D] of its
-    weight. With `kv_heads` 0 it computes q alone, and the cache is another layer's. `q_norm` and
-    `k_norm` are the weights of an RMSNorm before the rotation, of each head [head_dim] (Qwen3) or
-    of all [heads · D] (OLMo 2); `v_norm` is that of each head of v, and `rotated_q_norm` that of a
-    norm of each head of q behind the rotation. `cos_sin` is the rotation's table (see
-    `layers.rotary`), and `q_cos_sin` that of q, if it is another: then whole heads are rotated.
-    The q, k and v that `joined` computes of
-    `Tokens.joined` are added to those of `qkv`. `sub_norm` stands before `out` (BitNet). With
-    `gated`, the last rows of `qkv` are a gate [heads · D], whose sigmoid is a factor of the result.
+    `qkv` computes q, k and v of all `heads` at once, in this order. Without heads of keys the cache
+    is another layer's. Norms stand before the rotation; `rotated_q_norm` is the weight of one of
+    each head of q behind it. `cos_sin` is the rotation's table (see `layers.rotary`), and
+    `q_cos_sin` that of q, if it is another: then whole heads are rotated. The q, k and v that
+    `joined` computes of `Tokens.joined` are added to those of `qkv`. `sub_norm` stands before `out`
+    (BitNet). With `gated`, the last rows of `qkv` are a gate as wide as q, whose sigmoid is a
+    factor of the result.
     """
 
     mixes = True
     qkv: Linear
     out: Linear
     _: KW_ONLY
-    heads: int
-    kv_heads: int
-    head_dim: int
+    heads: Heads
     rules: AttentionRules
     cos_sin: Array | None = None
     q_cos_sin: Array | None = None
     rotated_q_norm: Array | None = None
-    q_norm: Array | None = None
-    k_norm: Array | None = None
-    v_norm: Array | None = None
-    eps: float = 0.0
     joined: Linear | None = None
     sub_norm: Norm | GatheredNorm | None = None
     gated: bool = False
@@ -52,8 +44,8 @@ class Attention:
         q, qkv = self.enter(ops, x, cache, tokens)
         flat = self.attend(ops, q, cache, tokens)
         if self.gated:
-            gate = (self.heads + 2 * self.kv_heads) * self.head_dim
-            flat = ops.gated_norm(flat, qkv, None, self.eps, "sigmoid", gate)
+            gate = (self.heads.q + 2 * self.heads.kv) * self.heads.width
+            flat = ops.gated_norm(flat, qkv, None, self.heads.eps, "sigmoid", gate)
         return flat
 
     def enter(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> tuple[Array, Array]:
@@ -69,13 +61,13 @@ class Attention:
         else:
             q = self._place(ops, qkv, cos_sin, cache, tokens, meta)
         if self.rotated_q_norm is not None:
-            q = ops.rms_norm(q, self.rotated_q_norm, self.eps)
+            q = ops.rms_norm(q, self.rotated_q_norm, self.heads.eps)
         return q, qkv
 
     def attend(self, ops: Ops, q: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Return [T, heads · D] for the queries of `enter`."""
         mixed = ops.paged_attention(q, cache, *self._seen(tokens))
-        flat: Array = mixed.reshape(len(mixed), self.heads * self.head_dim)
+        flat: Array = mixed.reshape(len(mixed), self.heads.q * self.heads.width)
         return flat
 
     def _seen(self, tokens: Tokens) -> tuple[AttentionMetadata, AttentionRules]:
@@ -95,10 +87,8 @@ class Attention:
     ) -> Array:
         """Rotate q and k by `cos_sin`, store k and v; return q."""
         return ops.rope_kv_write(
-            qkv, tokens.positions, cos_sin, self.q_norm, self.k_norm, self.eps, cache,
-            meta.slot_mapping, self.heads, self.kv_heads, self.head_dim,
-            self.v_norm,
-        )  # fmt: skip
+            qkv, tokens.positions, cos_sin, cache, meta.slot_mapping, self.heads
+        )
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """Return [T, hidden] for [T, heads · D]."""

@@ -43,7 +43,7 @@ from quire.models.weights.row_order import packed_bias, packed_rows
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.lora import LoraTable
-from quire.ops.metadata import AttentionRules
+from quire.ops.metadata import AttentionRules, Heads
 from quire.ops.weights import LinearWeight
 
 if TYPE_CHECKING:
@@ -228,6 +228,7 @@ class Builder:
         else:
             qkv = self.linear(spec.qkv)
         sub_norm, out = self._output(spec.sub_norm, spec.out)
+        heads, rotated = self._heads(spec)
         rules = AttentionRules(
             spec.head_dim**-0.5 if scale is None else scale, spec.window, config.attention_softcap,
             config.causal, None if spec.sinks is None else self._array(spec.sinks.name),
@@ -235,14 +236,11 @@ class Builder:
         )  # fmt: skip
         return Attention(
             qkv,
-            heads=config.num_attention_heads,
-            kv_heads=spec.kv_heads,
-            head_dim=spec.head_dim,
+            heads=heads,
             rules=rules,
             cos_sin=self._rotations.table(spec.rope),
             q_cos_sin=self._rotations.of_queries(spec.rope),
-            **self._head_norms(spec),
-            eps=self._rotations.norm_eps(spec.rope),
+            rotated_q_norm=rotated,
             joined=joined,
             sub_norm=sub_norm,
             out=out,
@@ -326,28 +324,29 @@ class Builder:
             weight = converted(weight, FLOAT32) + np.float32(how == "plus_one")
         return self._ops.array(weight if factor == 1.0 else weight * np.float32(factor))
 
-    def _head_norms(self, spec: AttentionSpec) -> dict[str, Array]:
-        """Return the norms of q, k and v as arguments of `Attention`."""
-        if self._config.qk_norm == "unit" and spec.rope is not None:
-            gain = self._ops.array(np.ones(self._config.head_dim, self._source.dtype))
-            return {"q_norm": gain, "k_norm": gain}
+    def _heads(self, spec: AttentionSpec) -> tuple[Heads, Array | None]:
+        """Return the heads with their norms, and the norm of rotated queries."""
+        config, eps = self._config, self._rotations.norm_eps(spec.rope)
+        heads: Heads = Heads(config.num_attention_heads, spec.kv_heads, spec.head_dim, eps=eps)
+        if config.qk_norm == "unit" and spec.rope is not None:
+            gain = self._ops.array(np.ones(config.head_dim, self._source.dtype))
+            return heads._replace(q_norm=gain, k_norm=gain), None
         if spec.q_norm is not None and not spec.kv_heads:
-            return {"q_norm": self._gain(spec.q_norm)}
+            return heads._replace(q_norm=self._gain(spec.q_norm)), None
         if spec.q_norm is None or spec.k_norm is None:
-            return {}
-        if self._config.qk_norm != "rotated":
-            norms = {"q_norm": self._gain(spec.q_norm), "k_norm": self._gain(spec.k_norm)}
-            if self._config.v_norm:
-                norms["v_norm"] = self._ops.array(np.ones(spec.head_dim, FLOAT32))
-            return norms
+            return heads, None
+        if config.qk_norm != "rotated":
+            q, k = self._gain(spec.q_norm), self._gain(spec.k_norm)
+            v = self._ops.array(np.ones(spec.head_dim, FLOAT32)) if config.v_norm else None
+            return heads._replace(q_norm=q, k_norm=k, v_norm=v), None
         # RoPE changes no norm, so k is normalized before it. Scores are sums over elements of
         # q · k: k's gain may be q's.
-        q, k = (
+        q_gain, k_gain = (
             converted(self._source.tensor(f"{norm.stem}.weight"), FLOAT32)
             for norm in (spec.q_norm, spec.k_norm)
         )
-        ones = np.ones(len(k), self._source.dtype)
-        return {"rotated_q_norm": self._ops.array(q * k), "k_norm": self._ops.array(ones)}
+        ones = self._ops.array(np.ones(len(k_gain), self._source.dtype))
+        return heads._replace(k_norm=ones), self._ops.array(q_gain * k_gain)
 
     def _array(self, name: str) -> Array:
         """Return a parameter that is not packed, on the device."""

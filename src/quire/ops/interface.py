@@ -17,7 +17,7 @@ from quire.core.model_config import Activation
 from quire.core.quantized import Weights
 from quire.ops.array import A
 from quire.ops.filters import FloatRow
-from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
 from quire.ops.sample_row import SampleRow, TokenIds
 from quire.ops.weights import Epilogue, LinearWeight
 
@@ -82,18 +82,11 @@ class StepOps(ABC, Generic[A]):
         qkv: A,
         positions: A,
         cos_sin: A | None,
-        q_norm: A | None,
-        k_norm: A | None,
-        eps: float,
         cache: KVCache[A],
         slot_mapping: A,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        v_norm: A | None = None,
+        heads: Heads[A],
     ) -> A:
-        """Split qkv, normalize q, k and v, rotate q and k, store k and v; return q. Without
-        `kv_heads`, only q is there."""
+        """Split qkv, normalize q, k and v, rotate q and k, store k and v; return q."""
 
     @abstractmethod
     def paged_attention(

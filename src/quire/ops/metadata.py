@@ -11,6 +11,28 @@ from quire.core.dtypes import HostArray
 from quire.ops.array import A
 
 
+class Heads(NamedTuple, Generic[A]):
+    """How the product for q, k and v is cut into heads, and what normalizes them.
+
+    Attributes:
+        q, kv: heads of queries; those of keys, and as many of values. Without any of these, only q
+            is there.
+        width: elements of a head.
+        q_norm: weight of the RMS norm of each head of q [width], or of all [q · width]; None does
+            not normalize.
+        k_norm, v_norm: the same for k, and for each head of v.
+        eps: of the norms.
+    """
+
+    q: int
+    kv: int
+    width: int
+    q_norm: A | None = None
+    k_norm: A | None = None
+    v_norm: A | None = None
+    eps: float = 0.0
+
+
 class AttentionRules(NamedTuple, Generic[A]):
     """What a token attends to, and how scores become weights.
 

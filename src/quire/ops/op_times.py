@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from quire.core.op_profile import OpTime
 from quire.ops.array import Array
 from quire.ops.interface import SAMPLING_OPS, Ops
-from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
 
 NATIVE = "native "
 """What the source of a native op begins with."""
@@ -241,7 +241,8 @@ def call_cost(name: str, args: tuple[Any, ...], result: Any) -> tuple[int, int, 
     if name == "embedding":
         return rows, 2 * first.nbytes, 0
     if name == "rope_kv_write":
-        turned = 0 if args[2] is None else 3 * (args[8] + args[9]) * args[10]
+        heads: Heads = args[5]
+        turned = 0 if args[2] is None else 3 * (heads.q + heads.kv) * heads.width
         return rows, 2 * args[0].nbytes, rows * turned
     return rows, moved, _FLOPS.get(name, 1) * math.prod(first.shape)
 

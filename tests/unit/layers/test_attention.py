@@ -10,7 +10,7 @@ from quire.layers.attention import Attention
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
 from quire.layers.rotary import rope_table
-from quire.ops.metadata import AttentionRules, KVCache
+from quire.ops.metadata import AttentionRules, Heads, KVCache
 from quire.ops.providers import load_ops
 from quire.ops.torch_ops import reference
 from tests.golden.harness import make_metadata
@@ -28,14 +28,9 @@ def test_forward() -> None:
     layer = Attention(
         Linear(reference.pack_linear(torch.cat([q, k, v]))),
         Linear(reference.pack_linear(out, bias)),
-        heads=HEADS,
-        kv_heads=KV_HEADS,
-        head_dim=HEAD_DIM,
+        heads=Heads(HEADS, KV_HEADS, HEAD_DIM, q_weight, k_weight, eps=1e-6),
         rules=AttentionRules(HEAD_DIM**-0.5),
         cos_sin=cos_sin,
-        q_norm=q_weight,
-        k_norm=k_weight,
-        eps=1e-6,
     )
     x, positions = torch.randn(TOKENS, HIDDEN), torch.arange(TOKENS)
     cache = KVCache(*torch.zeros(2, 3, KV_HEADS, 8, HEAD_DIM))

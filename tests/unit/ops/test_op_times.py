@@ -10,7 +10,7 @@ import pytest
 from quire.core.dtypes import HostArray
 from quire.core.op_profile import OpTime
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
 from quire.ops.op_times import TimedOps
 from quire.ops.plan import record
 from quire.ops.providers import load_ops
@@ -49,8 +49,8 @@ class Layer:
         residual = ops.embedding(ids, self.embed)
         x = ops.rms_norm(residual, self.norm, 1e-6)
         q = ops.rope_kv_write(
-            ops.linear(x, self.qkv), positions, self.cos_sin, None, None, 1e-6,
-            self.cache, meta.slot_mapping, HEADS, KV_HEADS, HEAD_DIM,
+            ops.linear(x, self.qkv), positions, self.cos_sin, self.cache, meta.slot_mapping,
+            Heads(HEADS, KV_HEADS, HEAD_DIM),
         )  # fmt: skip
         x = ops.paged_attention(q, self.cache, meta, AttentionRules(0.25, self.window)).reshape(
             -1, HEADS * HEAD_DIM

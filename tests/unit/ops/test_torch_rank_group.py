@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from quire.ops.device import CPU
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import Heads, KVCache
 from quire.ops.providers import load_ops
 from quire.ops.torch_ops.rank_group import TorchRankGroup
 from quire.parallel.shared_memory import anonymous_file, whole_pages
@@ -80,8 +80,9 @@ def test_norms_of_all_heads(groups: list[TorchRankGroup], kv_heads: int) -> None
 
     def call(ops: Any, parts: list[torch.Tensor], kept: KVCache[Any], own: int) -> torch.Tensor:
         found: torch.Tensor = ops.rope_kv_write(
-            torch.cat(parts, 1), slots, None, *weights, 1e-6, kept, slots, own, kept.k.shape[1], dim
-        )
+            torch.cat(parts, 1), slots, None, kept, slots,
+            Heads(own, kept.k.shape[1], dim, *weights, eps=1e-6),
+        )  # fmt: skip
         return found
 
     whole = cache(kv_heads)

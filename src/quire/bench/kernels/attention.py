@@ -11,7 +11,7 @@ from quire.bench.kernels.cases import Cases, Setting
 from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, dtype_of
 from quire.core.layers import LatentConfig
 from quire.ops.array import Array
-from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
 
 _LEAST_PREFILL = 16
 
@@ -79,20 +79,21 @@ def rope_kv_write(s: Setting) -> Cases:
     if s.model.latent is not None:
         return
     m, dtype = s.model, s.variant.numpy_dtype
-    heads, kv_heads, dim = m.num_attention_heads, m.num_key_value_heads, m.head_dim
-    qk_norm = s.noise(dtype, dim) if m.qk_norm else None
+    qk_norm = s.noise(dtype, m.head_dim) if m.qk_norm else None
+    heads: Heads[Array] = Heads(
+        m.num_attention_heads, m.num_key_value_heads, m.head_dim, qk_norm, qk_norm, eps=m.norm_eps
+    )
 
     def case(rows: int) -> Case:
         caches, meta = _filled(s, 1, rows, rows)
         positions = s.ops.array(np.arange(rows))
         cos_sin = s.noise(FLOAT32, rows, m.rope.rotary_dim) if m.rope else None
-        qkv = s.rotated(dtype, rows, (heads + 2 * kv_heads) * dim)
+        qkv = s.rotated(dtype, rows, (heads.q + 2 * heads.kv) * heads.width)
         n, unit = len(qkv), qkv[0].nbytes
         return s.case(
-            "rope_kv_write", "rope_kv_write", f"{heads}/{kv_heads}x{dim}", rows,
+            "rope_kv_write", "rope_kv_write", f"{heads.q}/{heads.kv}x{heads.width}", rows,
             lambda i: s.ops.rope_kv_write(
-                qkv[i % n], positions, cos_sin, qk_norm, qk_norm, m.norm_eps,
-                caches[i % len(caches)], meta.slot_mapping, heads, kv_heads, dim,
+                qkv[i % n], positions, cos_sin, caches[i % len(caches)], meta.slot_mapping, heads
             ),
             None,
             moved_bytes=2 * unit, rotated_bytes=n * unit,

@@ -15,7 +15,7 @@ from quire.core.dtypes import HostArray
 from quire.core.model_config import Activation
 from quire.ops.array import address
 from quire.ops.filters import FloatRow
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import Heads, KVCache
 from quire.ops.native.checks import (
     cache_view,
     check_cache,
@@ -123,15 +123,9 @@ class FusedKernels(OnPool):
         qkv: HostArray,
         positions: HostArray,
         cos_sin: HostArray | None,
-        q_norm: HostArray | None,
-        k_norm: HostArray | None,
-        eps: float,
         cache: KVCache[HostArray],
         slot_mapping: HostArray,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        v_norm: HostArray | None = None,
+        heads: Heads[HostArray],
     ) -> HostArray:
         """Normalize, rotate and store q, k and v of the qkv product in one pass over its rows.
 
@@ -139,34 +133,32 @@ class FusedKernels(OnPool):
         a head are computed first, in place.
 
         Args:
-            qkv: [T, (heads + 2 · kv_heads) · head_dim]; q, then k, then v. A gate as wide as q may
-                follow.
+            qkv: [T, (heads.q + 2 · heads.kv) · heads.width]; q, then k, then v. A gate as wide as
+                q may follow.
             positions: int64 [T].
             cos_sin: float32 [max_len, rotary_dim]; None does not turn.
-            q_norm: weight of the norm (see `rms_norm`) of each head of q [head_dim], or of all
-                [heads · head_dim]; None does not normalize.
-            k_norm, v_norm: the same for k, and for each head of v; of the same dtype.
-            eps: of the norms.
-            cache: receives k and v unless kv_heads is 0; [blocks, kv_heads, block_size, head_dim]
-                each, of qkv's dtype, bfloat16, or of 8 bits (see `reference.quantize_heads`).
+            cache: receives k and v unless heads.kv is 0; of qkv's dtype, bfloat16, or of 8 bits
+                (see `reference.quantize_heads`).
             slot_mapping: int64 [T]; block · block_size + offset. Slots must differ.
+            heads: weights of norms have one dtype.
 
         Returns:
-            q, contiguous [T, heads, head_dim].
+            q, contiguous [T, heads.q, heads.width].
         """
+        q_heads, kv_heads, head_dim, q_norm, k_norm, v_norm, eps = heads
         columns, rows = matrix("qkv", qkv), indices("positions", positions)
         if kv_heads:
             check_cache(cache, qkv.dtype, kv_heads, head_dim)
         if q_norm is not None and k_norm is not None and {len(q_norm), len(k_norm)} != {head_dim}:
-            split = heads * head_dim
+            split = q_heads * head_dim
             parts = qkv[:, :split], qkv[:, split : split + kv_heads * head_dim]
             self._norm_all_heads(parts, (q_norm, k_norm), eps, head_dim)
             q_norm = k_norm = None
-        q = np.empty((qkv.shape[0], heads, head_dim), qkv.dtype)
+        q = np.empty((qkv.shape[0], q_heads, head_dim), qkv.dtype)
         _native.rope_kv_write(
             self._kernels,
             self._pool,
-            view(q.reshape(len(q), heads * head_dim)),
+            view(q.reshape(len(q), q_heads * head_dim)),
             columns,
             rows,
             None if cos_sin is None else contiguous("cos_sin", cos_sin, 2),

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from quire.core.errors import EngineDeadError
 from quire.ops.interface import Ops
+from quire.ops.metadata import Heads
 from quire.ops.weights import LinearWeight
 
 _PATIENCE = timedelta(minutes=10)
@@ -91,19 +92,16 @@ class TorchRankGroup:
             return self._vocab_embedding(embedding, ids, table, first)
 
         def normed_rope_kv_write(
-            qkv: Tensor, positions: Tensor, cos_sin: Tensor | None, q_norm: Tensor | None,
-            k_norm: Tensor | None, eps: float, cache: Any, slot_mapping: Tensor, heads: int,
-            kv_heads: int, head_dim: int, v_norm: Tensor | None = None,
+            qkv: Tensor, positions: Tensor, cos_sin: Tensor | None, cache: Any,
+            slot_mapping: Tensor, heads: Heads[Tensor],
         ) -> Tensor:  # fmt: skip
+            q_heads, kv_heads, head_dim, q_norm, k_norm, _, eps = heads
             if q_norm is not None and k_norm is not None and len(q_norm) > head_dim:
-                width = heads * head_dim
+                width = q_heads * head_dim
                 self._norm(qkv[:, :width], q_norm, eps, head_dim)
                 self._norm(qkv[:, width : width + kv_heads * head_dim], k_norm, eps, head_dim)
-                q_norm = k_norm = None
-            found: Tensor = rope_kv_write(
-                qkv, positions, cos_sin, q_norm, k_norm, eps, cache, slot_mapping, heads, kv_heads,
-                head_dim, v_norm,
-            )  # fmt: skip
+                heads = heads._replace(q_norm=None, k_norm=None)
+            found: Tensor = rope_kv_write(qkv, positions, cos_sin, cache, slot_mapping, heads)
             return found
 
         changed = ops.using(

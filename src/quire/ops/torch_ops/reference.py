@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.core.dtypes import DType
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import Heads, KVCache
 from quire.ops.torch_ops import int4
 from quire.ops.torch_ops.activations import activation
 from quire.ops.torch_ops.arrays import torch_dtype
@@ -276,27 +276,20 @@ def rope_kv_write(
     qkv: Tensor,
     positions: Tensor,
     cos_sin: Tensor | None,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
     cache: KVCache[Tensor],
     slot_mapping: Tensor,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    v_norm: Tensor | None = None,
+    heads: Heads[Tensor],
 ) -> Tensor:
     """Normalize and rotate q and k, and store k and v; return q for attention.
 
-    Splits qkv [T, (heads + 2 · kv_heads) · head_dim] into q, k and v, normalizes q and k by the
-    weights q_norm and k_norm if given, each head [head_dim] or all at once [heads · head_dim],
-    turns both by `cos_sin` (see `rotary`) if given, stores k and v, and returns q [T, heads,
-    head_dim]. May change qkv. A gate as wide as q may follow v. `v_norm` [head_dim] normalizes each
-    head of v. With `kv_heads` 0 there is only q.
+    Splits qkv [T, (heads.q + 2 · heads.kv) · heads.width] into q, k and v, normalizes them, turns
+    q and k by `cos_sin` (see `rotary`) if given, stores k and v, and returns q [T, heads.q,
+    heads.width]. May change qkv. A gate as wide as q may follow v.
     """
-    rows = qkv.view(qkv.shape[0], -1, head_dim)
-    rows = rows[:, : heads + 2 * kv_heads]  # a gate may follow
-    parts: tuple[Tensor, Tensor, Tensor] = rows.split((heads, kv_heads, kv_heads), dim=1)
+    q_heads, kv_heads, width, q_norm, k_norm, v_norm, eps = heads
+    rows = qkv.view(qkv.shape[0], -1, width)
+    rows = rows[:, : q_heads + 2 * kv_heads]  # a gate may follow
+    parts: tuple[Tensor, Tensor, Tensor] = rows.split((q_heads, kv_heads, kv_heads), dim=1)
     q, k, v = parts
     if q_norm is not None:
         q = rms_norm(q.reshape(len(q), -1, len(q_norm)), q_norm, eps).view(q.shape)

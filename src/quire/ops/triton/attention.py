@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
 from quire.ops.torch_ops import paged_attention as plain
 from quire.ops.torch_ops import reference
 from quire.ops.triton import tables
@@ -56,24 +56,15 @@ def rope_kv_write(
     qkv: Tensor,
     positions: Tensor,
     cos_sin: Tensor | None,
-    q_norm: Tensor | None,
-    k_norm: Tensor | None,
-    eps: float,
     cache: KVCache[Tensor],
     slot_mapping: Tensor,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    v_norm: Tensor | None = None,
+    heads: Heads[Tensor],
 ) -> Tensor:
     """See `reference.rope_kv_write`."""
     if not supported(cache):
-        return reference.rope_kv_write(
-            qkv, positions, cos_sin, q_norm, k_norm, eps, cache, slot_mapping,
-            heads, kv_heads, head_dim, v_norm,
-        )  # fmt: skip
-    tokens = len(qkv)
-    q_width, kv_width = heads * head_dim, kv_heads * head_dim
+        return reference.rope_kv_write(qkv, positions, cos_sin, cache, slot_mapping, heads)
+    tokens, (q_heads, kv_heads, head_dim, q_norm, k_norm, v_norm, eps) = len(qkv), heads
+    q_width, kv_width = q_heads * head_dim, kv_heads * head_dim
     if q_norm is not None and len(q_norm) != head_dim:  # over all heads at once
         qkv[:, :q_width] = rms_norm(qkv[:, :q_width], q_norm, eps)
         q_norm = None
@@ -81,12 +72,12 @@ def rope_kv_write(
         keys = slice(q_width, q_width + kv_width)
         qkv[:, keys] = rms_norm(qkv[:, keys], k_norm, eps)
         k_norm = None
-    out = torch.empty((tokens, heads, head_dim), dtype=qkv.dtype, device=qkv.device)
+    out = torch.empty((tokens, q_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     if tokens:
-        rotary.rope_kv_write[(tokens, heads + 2 * kv_heads)](
+        rotary.rope_kv_write[(tokens, q_heads + 2 * kv_heads)](
             qkv, positions, cos_sin, q_norm, k_norm, v_norm, eps,
             cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_signs, cache.k_unit,
-            cache.v_unit, most(cache), slot_mapping, out, qkv.stride(0), heads, kv_heads,
+            cache.v_unit, most(cache), slot_mapping, out, qkv.stride(0), q_heads, kv_heads,
             width=head_dim, rotary=0 if cos_sin is None else cos_sin.shape[1],
             block_size=cache.k.shape[2], q_normed=q_norm is not None, k_normed=k_norm is not None,
             v_normed=v_norm is not None, **stored(cache, head_dim),
