@@ -40,6 +40,9 @@ def asked_context(args: EngineArgs, model: ModelConfig) -> int:
         raise value_error(args, "max_model_len", why, "Set --max-model-len to at least 2.")
     if asked > limit:
         fix = f"Lower --max-model-len to {limit}, or leave it out."
+        if model.rope is not None and model.rope.scaling in ("default", "linear"):
+            override = f"""--hf-overrides '{{"max_position_embeddings": {asked}}}'"""
+            fix = f"{fix} If the model was trained for more, pass {override}."
         raise value_error(args, "max_model_len", f"the model's positions end at {limit}.", fix)
     return asked
 

@@ -56,7 +56,7 @@ class TokenDecoder:
         replacements: pairs (found, put in its place), in order.
         strips_leading_space: a text that begins with a space was given one by the tokenizer.
         continues: what leads tokens that go on with a word; the others have a space before them
-            (WordPiece).
+            (WordPiece). Empty if all are words.
     """
 
     byte_level: bool = False
@@ -91,8 +91,8 @@ class TokenDecoder:
         Raises:
             UnsupportedModelError: it has a stage that looks at more than one token.
         """
-        if backend.decoder is None:
-            raise _unsupported("none at all")
+        if backend.decoder is None:  # the library puts a space between any two tokens
+            return cls(continues="", strips_leading_space=True)
         description: dict[str, Any] = json.loads(backend.decoder.__getstate__())
         decoder = cls()
         for stage in description.get("decoders", [description]):
