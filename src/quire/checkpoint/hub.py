@@ -13,8 +13,8 @@ from quire.system.env import hf_offline
 
 _SMALL_FILES = (".json", ".jinja", "tokenizer.model", "merges.txt", "vocab.txt")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
-_MODULE = re.compile(r"\d+_[A-Za-z]+/config\.json")
-"""Of sentence-transformers."""
+_INNER = re.compile(r"\d+_[A-Za-z]+/config\.json|(?:additional_)?chat_templates/[^/]+\.jinja")
+"""Modules of sentence-transformers, and chat templates."""
 _SPARE_BYTES = 256 << 20
 """Left free on the disk beyond the download itself."""
 
@@ -106,7 +106,7 @@ def select_files(model: str, names: list[str], gguf: str | None, *, weights: boo
         return wanted
     top = [name for name in names if "/" not in name]
     small = [name for name in top if name.endswith(_SMALL_FILES)]
-    small += [name for name in names if _MODULE.fullmatch(name)]
+    small += [name for name in names if _INNER.fullmatch(name)]
     tensors = [name for name in top if name.endswith(".safetensors")]
     # Some repositories hold the weights twice; the numbered or plain "model" files are ours.
     tensors = [name for name in tensors if name.startswith("model")] or tensors

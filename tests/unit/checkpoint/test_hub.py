@@ -25,6 +25,7 @@ REPOSITORY = {
     "pytorch_model.bin": 5000,
     "tokenizer.json": 40,
     "chat_template.jinja": 5,
+    "additional_chat_templates/tool_use.jinja": 5,
 }
 
 
@@ -67,6 +68,7 @@ def test_fetches_only_what_is_needed(fake: FakeHub, tmp_path: Path) -> None:
         "model.safetensors.index.json",
         "tokenizer.json",
         "chat_template.jinja",
+        "additional_chat_templates/tool_use.jinja",
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
     ]

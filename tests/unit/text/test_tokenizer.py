@@ -146,14 +146,27 @@ def test_chat_templates(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.chat_templates == {"default": "two", "tool_use": "three"}
     (tmp_path / "chat_template.jinja").write_text("four")
-    (tmp_path / "chat_templates").mkdir()
-    (tmp_path / "chat_templates" / "rag.jinja").write_text("five")
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "rag.jinja").write_text("five")
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.chat_template == "four"
     assert tokenizer.chat_templates["rag"] == "five"
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template["rag"] == "five"
     write_tokenizer(tmp_path, chat_template=[{"name": "x"}])
     with pytest.raises(CheckpointError, match="lacks name or template"):
         load_tokenizer(tmp_path)
+
+
+def test_chat_template_of_a_processor(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "chat_template.json").write_text('{"chat_template": "one"}')
+    assert load_tokenizer(tmp_path).chat_template == "one"
+    write_tokenizer(tmp_path, chat_template="two")
+    assert load_tokenizer(tmp_path).chat_template == "two"
+    (tmp_path / "preprocessor_config.json").write_text("{}")
+    assert load_tokenizer(tmp_path).chat_template == "one"
+    (tmp_path / "processor_config.json").write_text('{"chat_template": "three"}')
+    assert load_tokenizer(tmp_path).chat_template == "three"
 
 
 def test_no_tokenizer(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@
 | vocab.txt | a WordPiece vocabulary |
 | tokenizer_config.json, special_tokens_map.json | roles of special tokens |
 | the same two, added_tokens.json | tokens behind the vocabulary |
-| tokenizer_config.json, chat_template.jinja, chat_templates/*.jinja | chat templates |
+| tokenizer_config.json, chat_template.jinja, additional_chat_templates/*.jinja | chat templates |
+| chat_template.json, processor_config.json | the chat template of a model that reads images |
 """
 
 from __future__ import annotations
@@ -120,8 +121,15 @@ def _surround(
     )
 
 
+_PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
+
+
 def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
-    """Return name → source of every chat template; a .jinja file outranks tokenizer_config.json."""
+    """Return name → source of every chat template; a .jinja file outranks tokenizer_config.json.
+
+    The template of a processor for images outranks both. A model without one may have its template
+    in the same file.
+    """
     templates: dict[str, str] = {}
     declared = settings.get("chat_template")
     if isinstance(declared, str):
@@ -136,11 +144,17 @@ def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
                         "tokenizer_config.json: an entry of chat_template lacks name or template.",
                         fix="Correct the entry, or remove it.",
                     )
-    for path in sorted((folder / "chat_templates").glob("*.jinja")):
-        templates[path.stem] = path.read_text(encoding="utf-8")
+    for name in ("chat_templates", "additional_chat_templates"):
+        for path in sorted((folder / name).glob("*.jinja")):
+            templates[path.stem] = path.read_text(encoding="utf-8")
     single = folder / "chat_template.jinja"
     if single.is_file():
         templates["default"] = single.read_text(encoding="utf-8")
+    processor = any((folder / name).is_file() for name in _PROCESSOR_FILES)
+    for name in ("chat_template.json", "processor_config.json"):
+        found = optional_json(folder / name).get("chat_template")
+        if isinstance(found, str) and (processor or "default" not in templates):
+            templates["default"] = found
     return templates
 
 
