@@ -233,7 +233,7 @@ def _preparation(repetitions: int) -> list[dict[str, Any]]:
         (
             VisionConfig("qwen2_vl", patch_size=14, merge=2, frames=2, **tower),
             {"shortest_edge": 3136, "longest_edge": 12845056, "resample": 3},
-            {},
+            {"size": {"shortest_edge": 3136, "longest_edge": 12845056}},
         ),
         (
             VisionConfig("gemma3", patch_size=14, image_size=896, **tower),
@@ -257,20 +257,25 @@ def _preparation(repetitions: int) -> list[dict[str, Any]]:
         config = ImageConfig(half, half, 1, 0, **sizes)
         processor = getattr(transformers, f"{names[vision.kind]}ImageProcessor")(**settings)
 
-        def ours(vision: VisionConfig = vision, config: ImageConfig = config) -> None:
+        def ours(vision: VisionConfig = vision, config: ImageConfig = config) -> int:
+            count = 0
             for tile in prepare(data, vision, config).tiles:
                 size = tile.height, tile.width
-                patches_of(ImageSpan(0, 0, b"", None, size, tile.pixels), vision, config)
+                span = ImageSpan(0, 0, b"", None, size, tile.pixels)
+                count += patches_of(span, vision, config).size
+            return count
 
-        def theirs(processor: Any = processor) -> None:
+        def theirs(processor: Any = processor) -> int:
             with Image.open(io.BytesIO(data)) as image:
-                processor(images=[image.convert("RGB")], return_tensors="pt")
+                found = processor(images=[image.convert("RGB")], return_tensors="pt")
+            return int(found["pixel_values"].numel())
+
+        assert ours() == theirs(), "both prepare as many values"
 
         samples = []
-        for number in range(repetitions + 1):
+        for _ in range(repetitions):
             found = {"quire_s": _cpu(ours), "transformers_s": _cpu(theirs)}
-            if number:  # the first is a warm-up
-                samples.append(found | {"ratio": found["quire_s"] / found["transformers_s"]})
+            samples.append(found | {"ratio": found["quire_s"] / found["transformers_s"]})
         fixed = {"kind": vision.kind, "processor": type(processor).__name__}
         rows.append(summarise((*fixed, *samples[0]), fixed, samples))
     return rows
