@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gzip
 import io
 import json
 from collections.abc import Iterator
@@ -243,6 +244,22 @@ def test_an_image_may_be_given_as_its_rows(tiny: Tiny, llm: LLM) -> None:
                       {"image_embeds": torch.full((4, 64), torch.nan)}):  # fmt: skip
             with pytest.raises(InvalidRequestError, match=r"image_grid_thw|shape|finite"):
                 taking.generate([asked([wrong, given[1]])], params, use_tqdm=False)
+
+
+@pytest.mark.parametrize("tiny", ["qwen2_vl"], indirect=True)
+def test_a_trace_shows_the_ops_of_the_tower(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path))
+    with tiny.llm() as llm:
+        llm.start_profile()
+        llm.generate([asked(images())], PARAMS.replace(max_tokens=1), use_tqdm=False)
+        [trace] = llm.stop_profile()
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    found = [e["name"] for e in events if e["name"].startswith("tower.")]
+    layer = ["attn.qkv linear", "attn paged_attention", "attn.out linear", "mlp.up linear"]
+    for name in ("patch linear", *(f"layers.1.{each}" for each in layer), "connector.1 linear"):
+        assert found.count(f"tower.{name}") == 2, sorted(set(found))  # one of each image
 
 
 @pytest.mark.parametrize("tiny", ["paligemma"], indirect=True)

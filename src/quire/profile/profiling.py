@@ -47,6 +47,7 @@ class Profiling:
     Args:
         meters: of the model's ops.
         draft_meters: of the ops of what drafts for it.
+        tower_meters: of the ops that read images; traces show them.
         group: the ranks that compute the model together.
 
     Raises:
@@ -58,19 +59,21 @@ class Profiling:
         config: ProfilerConfig,
         meters: Sequence[OpMeter],
         draft_meters: Sequence[OpMeter] = (),
+        tower_meters: Sequence[OpMeter] = (),
         group: RankGroup | TorchRankGroup | None = None,
     ) -> None:
         self._trace: WorkerProfiler
+        traced = [*meters, *tower_meters]
         if config.profiler == "torch":
             from quire.profile.torch_profiler import TorchProfiler
 
-            self._trace = TorchProfiler(config, meters)
+            self._trace = TorchProfiler(config, traced)
         elif config.profiler == "cuda":
             from quire.profile.cuda_profiler import CudaProfiler
 
             self._trace = CudaProfiler(config)
         else:
-            self._trace = TraceProfiler(config, meters)
+            self._trace = TraceProfiler(config, traced)
         self._ops = OpProfiler(meters, draft_meters, list if group is None else group.waited)
         self._calls: dict[str, Callable[..., Any]] = {
             "start_profile": self.start_profile,

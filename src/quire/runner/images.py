@@ -55,6 +55,7 @@ class EncoderCache:
         most_bytes: of all rows. The last image stays, whatever its size.
 
     Attributes:
+        meter: of the tower's ops.
         encoded_tokens: rows that the tower has computed since the start.
         encoded_images: digests of the images of these rows that are not reported yet.
         seconds: what that took.
@@ -62,6 +63,7 @@ class EncoderCache:
 
     def __init__(self, tower: Tower, most_bytes: int) -> None:
         self._tower = tower
+        self.meter = tower.meter
         self._most = most_bytes
         self._bytes = 0
         self._rows: OrderedDict[bytes, HostArray] = OrderedDict()

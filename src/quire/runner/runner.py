@@ -121,6 +121,7 @@ class ModelRunner:
             capture_sizes=self.model.capture_sizes, last=self._last,
         )  # fmt: skip
         self._rows = RowGiver(self.states, decoder, ops, encoder) if given_rows else None
+        self._encoder = encoder
         self._begins, self._ends = model.in_first_stage, model.in_last_stage
         self.unsettled, self.unread = Unsettled(self.states, proposer), Unread(self.states)
         self._pooler = Pooler(pooling, self.states, self.model, ops, encoder) if pooling else None
@@ -129,9 +130,11 @@ class ModelRunner:
         self._sampled, self._batch = 0, SamplingBatch([])
 
     @property
-    def meters(self) -> tuple[Sequence[OpMeter], Sequence[OpMeter]]:
-        """Return the meters of the model's ops, and of those that draft for it."""
-        return self.model.meters, self._passes.draft_meters
+    def meters(self) -> tuple[Sequence[OpMeter], Sequence[OpMeter], Sequence[OpMeter]]:
+        """Return the meters of the model's ops, of those that draft for it, and of its tower's."""
+        encoder = self._encoder
+        tower = [] if encoder is None else [encoder.meter]
+        return self.model.meters, self._passes.draft_meters, tower
 
     def execute(self, step: SchedulerOutput) -> ModelOutput:
         """Compute one step.

@@ -63,6 +63,7 @@ def layers_in_pieces(
     windows: list[int],
     rotations: Array | None,
     deep_layers: tuple[int, ...],
+    modules: dict[int, str],
 ) -> Generator[None, None, tuple[HostArray, list[HostArray]]]:
     """Compute a tower's layers; yield after each piece.
 
@@ -70,6 +71,7 @@ def layers_in_pieces(
         rows: what enters the first layer [T, hidden].
         bounds: of the parts, see `bounds_of`.
         windows: the lengths of all windows; [] without them.
+        modules: id of a weight or a cache → the module that profiles name.
 
     Returns:
         What leaves the last layer [T, hidden], and the residual stream behind each deep layer.
@@ -87,10 +89,14 @@ def layers_in_pieces(
         seen = None if inner is None else _part(ops, inner, first, last)
         at = ops.array(np.arange(first, last))
         parts.append(Part(x, residual, Tokens(at, meta, rotations=rotations, windows=seen)))
-    for number, layer in enumerate(decoder.layers):
-        yield from _layer(ops, layer, parts, cache)
-        if number in deep_layers:
-            deep.append(np.concatenate([ops.numpy(part.residual) for part in parts]))
+    try:
+        for number, layer in enumerate(decoder.layers):
+            modules[id(cache)] = f"tower.layers.{number}.attn"
+            yield from _layer(ops, layer, parts, cache)
+            if number in deep_layers:
+                deep.append(np.concatenate([ops.numpy(part.residual) for part in parts]))
+    finally:
+        del modules[id(cache)]
     return np.concatenate([ops.numpy(part.x) for part in parts]), deep
 
 

@@ -21,6 +21,7 @@ from quire.models.vision.layout import connector, deep_connectors, tower_model
 from quire.models.vision.pieces import bounds_of, layers_in_pieces, rows_at_once
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.ops.op_times import TimedOps
 
 Pieces = Generator[None, None, HostArray]
 _IN_CACHE = 256
@@ -29,6 +30,9 @@ _IN_CACHE = 256
 
 class Tower:
     """Reads one image at a time: its rows depend on nothing else.
+
+    Attributes:
+        meter: of its ops.
 
     Args:
         source: asked for one parameter at a time.
@@ -40,7 +44,10 @@ class Tower:
     ) -> None:
         self.vision = vision
         self._images = images
-        self._ops = ops
+        modules = dict[int, str]()
+        self.meter = TimedOps(ops, modules)
+        self._ops = self.meter.timing  # a recording may begin and end inside an image
+        self._modules = modules
         self._dtype = source.dtype
         model = tower_model(vision)
         build = Builder(model, source, 1, ops)
@@ -69,6 +76,8 @@ class Tower:
             )
             for i, linears in enumerate(deep_connectors(vision))
         ]
+        known = self._decoder.modules([]) | build.modules | {id(self._patch): "patch"}
+        modules |= {weight: f"tower.{module}" for weight, module in known.items()}
 
     def read(self, image: ImageSpan, *, in_pieces: bool = False) -> Pieces:
         """Compute an image's rows; yield after each piece, or seldom if not `in_pieces`.
@@ -126,6 +135,7 @@ class Tower:
             lengths,
             self._rotations(grid[order]),
             vision.deep_layers,
+            self._modules,
         )
         if self._pool is not None:
             rows = self._pool.forward(rows)
