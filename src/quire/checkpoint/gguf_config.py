@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from quire.checkpoint import gguf_hybrids
@@ -22,6 +23,13 @@ from quire.core.errors import UnsupportedModelError
 _EXPERTS = EXPERTS | gguf_hybrids.EXPERTS
 _EITHER = ("llama", "granitehybrid", "gemma4")
 """Architectures with experts or without."""
+_ENDS = {
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<EOT>", "[EOT]",
+    "<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>", "<|return|>", "<|call|>",
+}  # fmt: skip
+"""Tokens that end a text or a turn in every model that has them."""
+_CONTROL = 3
+"""A token's type."""
 _DTYPES = {"F32": "float32", "F16": "float16"}
 _PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "glm4moe", "nemotron", "qwen35", "qwen35moe")
 _UNROTATED = ("nemotron_h", "nemotron_h_moe")
@@ -69,10 +77,23 @@ def _check_architecture(meta: Metadata) -> None:
         )
 
 
-def generation_config(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the generation_config.json of a GGUF file: begin and end tokens."""
-    tokens = ("bos_token_id", "eos_token_id")
-    return {key: config[key] for key in tokens if config[key] is not None}
+def generation_config(config: dict[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the generation_config.json of a GGUF file: begin and end tokens.
+
+    Many files name no end of a turn, so control tokens with one of the usual names are ends, too,
+    as in llama.cpp.
+    """
+    tokens, types = (metadata.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
+    found = config["eos_token_id"]
+    ends = found if isinstance(found, list) else [found]
+    if isinstance(tokens, list) and isinstance(types, list):
+        spelled = {t: i for i, t in enumerate(tokens) if isinstance(t, str) and t in _ENDS}
+        if "<|return|>" in spelled:  # gpt-oss goes on behind the other
+            spelled.pop("<|end|>", None)
+        ends = [*ends, *(i for i in spelled.values() if types[i : i + 1] == [_CONTROL])]
+    ends = list(dict.fromkeys(token for token in ends if token is not None))
+    roles = {"bos_token_id": config["bos_token_id"], "eos_token_id": ends or None}
+    return {key: value for key, value in roles.items() if value is not None}
 
 
 def _eos(meta: Metadata) -> int | list[int] | None:

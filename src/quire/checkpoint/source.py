@@ -195,8 +195,10 @@ def _from_gguf(model: str, path: Path) -> ModelSource:
     from quire.checkpoint import gguf_config
     from quire.checkpoint.gguf import GGUFFile
 
-    config = gguf_config.hf_config(GGUFFile(path))
-    return ModelSource(model, "gguf", path, config, gguf_config.generation_config(config), path)
+    file = GGUFFile(path)
+    config = gguf_config.hf_config(file)
+    generation = gguf_config.generation_config(config, file.metadata)
+    return ModelSource(model, "gguf", path, config, generation, path)
 
 
 def _built_in(dummy: bool) -> list[str]:

@@ -175,7 +175,21 @@ def test_llama_config(tmp_path: Path) -> None:
         "vocab_size": VOCABULARY,
     }
     assert np.float32(found["rms_norm_eps"]) == np.float32(1e-5)
-    assert generation_config(found) == {"bos_token_id": 1, "eos_token_id": [2, 5]}
+    assert generation_config(found, {}) == {"bos_token_id": 1, "eos_token_id": [2, 5]}
+
+
+def test_control_tokens_that_end_a_turn_by_their_names() -> None:
+    def ends(tokens: Any, types: Any, eos: Any = 0) -> Any:
+        vocabulary = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": types}
+        roles = {"bos_token_id": None, "eos_token_id": eos}
+        return generation_config(roles, vocabulary).get("eos_token_id")
+
+    tokens = ["</s>", "<|im_end|>", "<|end|>", "<|start|>", "<end_of_turn>"]
+    assert ends(tokens, [3, 3, 3, 3, 1]) == [0, 1, 2]
+    assert ends([*tokens, "<|return|>"], [3, 3, 3, 3, 3, 3]) == [0, 1, 4, 5]
+    assert ends(tokens, [3]) == [0]
+    assert ends(tokens, [1] * 5, None) is None
+    assert ends(7, "x", [2, 1]) == [2, 1]
 
 
 def test_a_sliding_window_makes_llama_a_mistral(tmp_path: Path) -> None:
