@@ -32,7 +32,8 @@ def grid(
     """Return the fields that Qwen's towers share; the arguments are what absent ones mean."""
     vision = hf.table(config, "vision_config")
     rope = hf.table(vision, "rope_parameters")
-    hf.only(rope, "rope_type", "default", "towers without scaled positions")
+    if rope.get("rope_type") != "axial":  # as Transformers writes it
+        hf.only(rope, "rope_type", "default", "towers without scaled positions")
     merge = hf.integer(vision, "spatial_merge_size", default=2)
     return {
         "image_token": image_token(config, 151655),
