@@ -155,6 +155,7 @@ def _routes() -> list[Route]:
     return [
         *page_routes(),
         Route(OPEN_PATH, health),
+        Route("/ping", health, methods=["GET", "POST"]),
         Route("/ready", ready),
         Route("/version", version),
         Route("/load", load),

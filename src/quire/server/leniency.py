@@ -1,4 +1,7 @@
-"""Follow a request's types: remove fields without effect from its JSON, and list allowed values."""
+"""Follow a request's types: remove fields without effect from its JSON, and list allowed values.
+
+A field of integers accepts 5.0, which is 5 in JSON.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,8 @@ _LONGEST_NAME = 64
 """Longer names are not checked for typos."""
 _SIMILAR = 0.85
 """Least share of equal characters of a typo."""
+_EXACT = 2**53
+"""Up to here a float stands for one integer."""
 _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 Path = tuple["Path", str | int] | None
@@ -77,6 +82,10 @@ class Relaxed:
             if value[name] in EMPTY:
                 self._notice(fields, (path, name), "It asks for nothing.")
                 del value[name]
+        for name in fields.integers & value.keys():
+            number = value[name]
+            if isinstance(number, float) and number.is_integer() and abs(number) <= _EXACT:
+                value[name] = int(number)
         for name in fields.inner & value.keys():
             if isinstance(found := value[name], dict | list):
                 self._stack.append((found, fields.shapes[name], (path, name)))
@@ -177,6 +186,11 @@ class _Fields:
             self.shapes[struct.tag_field] = _Shape([])
 
     @cached_property
+    def integers(self) -> set[str]:
+        """Return the fields whose numbers are integers."""
+        return {name for name, shape in self.shapes.items() if shape.is_integer}
+
+    @cached_property
     def inner(self) -> set[str]:
         """Return the fields that may have fields of their own."""
         return {name for name, shape in self.shapes.items() if shape.structs or shape.item}
@@ -198,6 +212,11 @@ class _Shape:
         """Return structs by their tags."""
         found = [each for each in self._types if isinstance(each, inspect.StructType)]
         return {each.tag: _Fields(each) for each in found}
+
+    @cached_property
+    def is_integer(self) -> bool:
+        kinds = set(map(type, self._types))
+        return inspect.IntType in kinds and not kinds & {inspect.FloatType, inspect.AnyType}
 
     @cached_property
     def item(self) -> _Shape | None:

@@ -45,11 +45,3 @@ def without_media(request: Request, parts: Any, text_type: str, where: str) -> N
         if isinstance(kind, str) and (name := _MEDIA.get(kind)) is not None:
             note = left_out(request, name, f"{where}[{index}]")
             parts[index] = {"type": text_type, "text": note}
-
-
-def mend_chat(request: Request, body: Any) -> None:
-    """Apply `without_media` to the messages of tools in a chat's decoded JSON."""
-    messages = body.get("messages") if isinstance(body, dict) else None
-    for index, message in enumerate(messages if isinstance(messages, list) else ()):
-        if isinstance(message, dict) and message.get("role") == "tool":
-            without_media(request, message.get("content"), "text", f"messages[{index}].content")

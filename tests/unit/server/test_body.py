@@ -124,7 +124,7 @@ def test_a_part_that_is_no_text(kind: str) -> None:
         (
             b'{"messages": [], "response_format": {"type": "xml"}}',
             "response_format.type",
-            "json_object or json_schema or text",
+            "json_object or json_schema or structural_tag or text",
         ),
     ],
 )
@@ -170,6 +170,16 @@ def test_fields_without_effect_are_reported(field: bytes) -> None:
     assert decoded.logit_bias == {7: 1.0}
     [param] = notices
     assert param.split(".")[-1].replace("\n", "\\n").encode() in field
+
+
+def test_whole_numbers_are_integers() -> None:
+    """And the mark that some editors put before a text is no part of it."""
+    body = b'\xef\xbb\xbf{"prompt": "a", "max_tokens": 5.0, "n": 2e0, "temperature": 1.0}'
+    decoded, notices = decode(body, CompletionRequest, strict=True)
+    assert [decoded.max_tokens, decoded.n, notices] == [5, 2, {}]
+    assert type(decoded.max_tokens) is int
+    for number in (b"5.5", b"1e300", b'"5"', b"true"):
+        assert refusal(b'{"prompt": "a", "max_tokens": %b}' % number).param == "max_tokens"
 
 
 @pytest.mark.parametrize("name", [b"suffix", b"mirostat", b"user", b"keep_alive"])

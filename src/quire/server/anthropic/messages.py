@@ -24,7 +24,7 @@ from quire.server.anthropic.protocol import (
     UneditedCount,
 )
 from quire.server.anthropic.tools import GivenTools, read_given_tools
-from quire.server.anthropic.turns import Turn, as_chat, chat_messages, read_turns
+from quire.server.anthropic.turns import Turn, as_chat, chat_messages, mend_roles, read_turns
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import ApiError, renamed
 from quire.server.http.body import read_request
@@ -59,7 +59,7 @@ _NAMES = {
 )
 async def create_message(request: Request) -> Response:
     """Continue a conversation, whole or as a stream; a disconnect aborts it."""
-    body = await read_request(request, MessagesRequest)
+    body = await read_request(request, MessagesRequest, mend_roles)
     given = read_given_tools(request, body.tools or [])
     with _own_names(given):
         chat, cleared = await _read_chat(request, body, given)
@@ -82,7 +82,7 @@ async def create_message(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Return the number of tokens in the prompt of a message."""
     server = server_state(request)
-    body = await read_request(request, CountRequest)
+    body = await read_request(request, CountRequest, mend_roles)
     server.served_name(body.model)
     given = read_given_tools(request, body.tools or [])
     with _own_names(given):

@@ -78,6 +78,8 @@ class CountRequest(Strict, kw_only=True):
     """See `anthropic.tools`."""
     tool_choice: ToolChoiceParam | None = None
     thinking: ThinkingParam | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """vLLM's: variables of the chat template."""
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
     """The older place of `output_config.format`."""

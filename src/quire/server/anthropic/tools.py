@@ -123,7 +123,7 @@ def read_given_tools(request: Request, tools: list[dict[str, Any]]) -> GivenTool
         if tool.allowed_callers and "direct" not in tool.allowed_callers:
             ignore(request, where, "The tool is left out: this server runs no code to call it.")
             continue
-        given.definitions.append(ToolDefinition("function", _function(tool, defined, where)))
+        given.definitions.append(ToolDefinition(_function(tool, defined, where)))
         given.places.append(index)
         if tool.eager_input_streaming:
             given.eager.add(tool.name)
@@ -148,7 +148,7 @@ def read_choice(choice: ToolChoiceParam | None, given: GivenTools) -> ChosenTool
             return None
         raise invalid(f"tool_choice {choice.type} needs tools that the client runs.", "tool_choice")
     if choice.name is not None:
-        return ChosenTool("function", ChosenFunction(choice.name))
+        return ChosenTool(ChosenFunction(choice.name))
     return _CHOICES[choice.type]
 
 

@@ -69,6 +69,14 @@ class Turn:
     results: dict[str, str] = field(default_factory=dict)
 
 
+def mend_roles(request: Request, body: Any) -> None:
+    """Give messages of Claude Code's roles `ctx` and `msg` the role of the user, in place."""
+    messages = body.get("messages") if isinstance(body, dict) else None
+    for message in messages if isinstance(messages, list) else ():
+        if isinstance(message, dict) and message.get("role") in ("ctx", "msg"):
+            message["role"] = "user"
+
+
 async def read_turns(request: Request, body: CountRequest) -> list[Turn]:
     """Return the conversation; consecutive messages of one role are one turn.
 
@@ -183,12 +191,14 @@ def as_chat(
         chat.parallel_tool_calls = False
     if turns and is_begun(turns):
         chat.continue_final_message = True
+    chat.chat_template_kwargs = body.chat_template_kwargs
     if body.thinking is not None:
-        chat.chat_template_kwargs = _thinking(request, body.thinking)
+        kwargs = _thinking(request, body.thinking)
+        chat.chat_template_kwargs = {**(body.chat_template_kwargs or {}), **kwargs}
         if body.thinking.type == "enabled" and server_state(request).parsers.reasoning is not None:
             chat.thinking_token_budget = body.thinking.budget_tokens
     if (wanted := _format(body)) is not None:
-        schema = JsonSchema(wanted.name or "answer", wanted.schema)
+        schema = JsonSchema(wanted.schema)
         chat.response_format = ResponseFormat("json_schema", schema)
     _set_effort(request, body, chat)
     if isinstance(body, MessagesRequest):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from functools import lru_cache
 from http import HTTPStatus
@@ -52,7 +53,8 @@ async def read_body(request: Request, limit: int) -> bytearray:
             f"The body's Content-Type is {kind or 'not set'}; send application/json.",
             headers={"Connection": "close"},
         )
-    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
+    coding = request.headers.get("content-encoding", "")
+    if coding not in ("", "identity"):
         raise ApiError(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
             f"The body's Content-Encoding is {coding}; send it without encoding.",
@@ -84,6 +86,8 @@ async def read_body(request: Request, limit: int) -> bytearray:
                 body.clear()
     if refusal is not None:
         raise refusal
+    if body.startswith(BOM_UTF8):
+        del body[: len(BOM_UTF8)]
     if size > UNCOUNTED_BYTES:
         await asyncio.sleep(0)  # let other requests run before decoding
     return body

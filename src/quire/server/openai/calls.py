@@ -21,6 +21,9 @@ BLAME_SECONDS = 5.0
 """Longest search for the wrong tool: a request may have a thousand slow schemas."""
 _NO_PARAMETERS = {"type": "object", "properties": {}, "additionalProperties": False}
 
+_TYPED = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
+"""Keywords that say which values a schema allows, other than objects."""
+
 
 def structure_of_calls(
     given: Sequence[ToolDefinition], reading: Reading, text: StructuredOutputsParams | None = None
@@ -103,8 +106,11 @@ def _arguments_schema(index: int, function: FunctionDefinition) -> StructuredOut
 
 
 def _parameters(function: FunctionDefinition) -> dict[str, Any]:
+    """Return the schema of a function's arguments, which are an object in any case."""
     schema = function.parameters
-    return dict(_NO_PARAMETERS) if schema is None else schema
+    if schema is None:
+        return dict(_NO_PARAMETERS)
+    return schema if schema.keys() & _TYPED else {"type": "object", **schema}
 
 
 def _schema(text: StructuredOutputsParams) -> Any:

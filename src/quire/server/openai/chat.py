@@ -16,6 +16,7 @@ from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from quire.frontend.output.stream import OutputSink
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.http.body import read_request
+from quire.server.message_parts import mend_chat
 from quire.server.notices import all_notices
 from quire.server.openai.answers import (
     AssistantMessage,
@@ -46,7 +47,6 @@ from quire.server.openai.sampling import chat_params, check_stream_options
 from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
 from quire.server.request_options import request_options
 from quire.server.state import request_id, server_state
-from quire.server.tool_results import mend_chat
 from quire.system.records import dataclass
 
 

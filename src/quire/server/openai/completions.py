@@ -61,6 +61,8 @@ async def create_completion(request: Request) -> Response:
     if body.suffix:
         work = _filling_in(body.suffix, body, params, prompts, server)
         params, prompts = await while_connected(work, request.receive)
+    elif body.add_special_tokens is False:
+        prompts = await while_connected(_plain(prompts, server), request.receive)
     beams = search_params(request, body, params, defaults)
     each = params.n if beams is None else beams.beam_width
     if len(prompts) * each > MAX_SEQUENCES:
@@ -108,6 +110,17 @@ def _prompts(body: CompletionRequest) -> list[Prompt]:
         return [{"prompt_embeds": base64.b64decode(file, validate=True)} for file in files]
     except ValueError:
         raise invalid("prompt_embeds is no base64.", "prompt_embeds") from None
+
+
+async def _plain(prompts: list[Prompt], server: ServerState) -> list[Prompt]:
+    """Return the prompts, texts as token ids without the model's special tokens."""
+    engine = server.engine
+    return [
+        {"prompt_token_ids": await engine.tokenize(prompt, False)}
+        if isinstance(prompt, str)
+        else prompt
+        for prompt in prompts
+    ]
 
 
 async def _filling_in(

@@ -168,9 +168,9 @@ def _of_functions(body: ChatRequest) -> dict[str, Any]:
         if getattr(body, name) is not None:
             raise invalid(f"functions and {name} exclude each other; send tools.", name)
     called = body.function_call
-    choice = called if called is None or isinstance(called, str) else ChosenTool("function", called)
+    choice = called if called is None or isinstance(called, str) else ChosenTool(called)
     return {
-        "tools": [ToolDefinition("function", function) for function in body.functions],
+        "tools": [ToolDefinition(function) for function in body.functions],
         "tool_choice": choice,
         "parallel_tool_calls": False,
     }

@@ -71,7 +71,20 @@ SAMPLERS: Rules = {
 
 _NO_SUCH = "This API does not have it; /v1/chat/completions does."
 
+_OF_CHATS = (
+    "add_generation_prompt add_special_tokens chat_template continue_final_message documents "
+    "echo function_call functions guided_whitespace_pattern prompt_logprobs return_token_ids "
+    "return_tokens_as_token_ids truncate_prompt_tokens truncation_side"
+)
+
 CHAT_SAMPLING: Rules = {
+    **each("bad_words structured_outputs allowed_token_ids stop_token_ids", refused(_NO_SUCH)),
+    **each("skip_special_tokens spaces_between_special_tokens", refused(_NO_SUCH, True)),
+    "include_stop_str_in_output": refused(_NO_SUCH, False),
+    **each(_OF_CHATS, refused(_NO_SUCH, False)),
+    **each("include_reasoning cache_prompt", refused(_NO_SUCH, True)),
+    "kv_transfer_params": refused(_NO_SUCH),
+    "request_id": ignored("A request's id is its X-Request-Id."),
     "early_stopping": ignored("It belongs to beam search, which is off."),
     "max_completion_tokens": _instead("this API's limit of tokens"),
     "stop": _instead("stop_sequences"),
@@ -82,10 +95,9 @@ CHAT_SAMPLING: Rules = {
     **each("length_penalty n best_of repetition_penalty", refused(_NO_SUCH, 1)),
     **each("presence_penalty frequency_penalty", refused(_NO_SUCH, 0)),
     **each("min_p min_tokens top_logprobs", refused(_NO_SUCH, 0)),
-    **each("seed logit_bias logprob_token_ids allowed_token_ids", refused(_NO_SUCH)),
-    **each("bad_words structured_outputs thinking_token_budget", refused(_NO_SUCH)),
+    **each("seed logit_bias logprob_token_ids", refused(_NO_SUCH)),
+    "thinking_token_budget": refused(_NO_SUCH),
     **each("guided_json guided_regex guided_choice guided_grammar", refused(_NO_SUCH)),
-    "chat_template_kwargs": refused(_NO_SUCH),
 }
 """Fields of the chat API that change its answers, for APIs that have no such fields."""
 
@@ -100,10 +112,20 @@ COMMON: Rules = {
     "keep_alive": ignored("The model stays loaded."),
     "return_hidden_states": refused("Hidden states are not reported.", False),
     "lora_path": refused("Send the adapter's name as model."),
+    "watermarking": refused("Texts have no watermark.", False),
+    "session_id": ignored(_LABEL, strict=None),
+    "stream_interval": ignored("Each event has what the model has written so far."),
+    "ec_transfer_params": refused("No other server computes images."),
+    "routed_experts_prompt_start": ignored("Experts are not reported.", strict=(0,)),
+    **each("return_token_offsets return_prompt_text", refused("It is not reported.", False)),
     "rid": ignored("A request's id is its X-Request-Id, or request_id."),
 }
 
 COMPLETION: Rules = {
+    **each("add_generation_prompt chat_template documents", refused("A text has no messages.")),
+    **each("continue_final_message functions function_call", refused("A text has no messages.")),
+    "include_reasoning": ignored("All of the text is returned."),
+    "parallel_tool_calls": ignored("A completion has no tool calls."),
     "messages": refused("Send the conversation to /v1/chat/completions."),
     "tools": refused("Tools belong to /v1/chat/completions."),
     "tool_choice": refused("Tools belong to /v1/chat/completions.", "none", "auto"),
@@ -142,6 +164,11 @@ CHAT: Rules = {
 
 STREAM_OPTIONS: Rules = {
     "include_obfuscation": ignored("Nothing is added to events.", strict=(False,)),
+}
+
+RESPONSE_FORMAT: Rules = {
+    **each("grammar pattern", refused("Send structured_outputs instead.")),
+    "format": refused("Send structures and triggers."),
 }
 
 STRUCTURED_OUTPUTS: Rules = {

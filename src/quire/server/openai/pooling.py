@@ -24,6 +24,7 @@ from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.http.request_ids import engine_request_id
+from quire.server.message_parts import mend_chat
 from quire.server.openai.completions import split_prompts
 from quire.server.openai.conversation import chat_prompt, plain_form
 from quire.server.openai.generation import FinalOutputs
@@ -150,7 +151,7 @@ class _Call(Generic[B]):
     @classmethod
     async def of(cls, request: Request, kind: type[B], prefix: str, field: str) -> _Call[B]:
         server = server_state(request)
-        body = await read_request(request, kind)
+        body = await read_request(request, kind, mend_chat)
         model = server.served_name(body.model)
         server.live_engine()
         return cls(request, server, body, field, f"{prefix}-{request_id(request)}", model)
@@ -163,7 +164,7 @@ class _Call(Generic[B]):
         """
         if body.messages is None:
             for name in ("add_generation_prompt", "add_special_tokens", "chat_template_kwargs"):
-                if getattr(body, name) is not None:
+                if getattr(body, name) not in (None, name == "add_special_tokens"):
                     raise invalid(f"{name} needs messages.", name)
             if body.input is None:
                 raise invalid("give either input or messages.", "input")

@@ -53,17 +53,25 @@ class StreamOptions(Strict):
 
 
 class JsonSchema(Strict):
-    """A schema with a name; the answer always follows it, `strict` or not."""
+    """A schema; the answer always follows it, `strict` or not. Its name has no effect."""
 
-    name: str
     schema: dict[str, Any] | bool
+    name: str | None = None
     description: str | None = None
     strict: bool | None = None
 
 
 class ResponseFormat(Strict):
-    type: Literal["text", "json_object", "json_schema"]
+    type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | bool | None = None
+    """llama.cpp's place of `json_schema.schema`."""
+
+    structures: list[dict[str, Any]] | None = None
+    triggers: list[str] | None = None
+    """vLLM's structural tags; see `text.composition`."""
+
+    rules: ClassVar[Rules] = elsewhere.RESPONSE_FORMAT
 
 
 class StructuredOutputs(Strict):
@@ -154,6 +162,8 @@ class CompletionRequest(CommonRequest, kw_only=True):
 
     prompt: str | list[str | int | list[int]] | None = None
     """One text or one list of token ids, or a list of either."""
+    add_special_tokens: bool | None = None
+    """Add the model's special tokens to texts; true by default."""
     prompt_embeds: str | Annotated[list[str], Meta(max_length=MAX_SEQUENCES)] | None = None
     """vLLM's: embeddings instead of `prompt`, float [tokens, hidden]; a file of `torch.save` in
     base64. `prompt` may be empty then; OpenAI's clients always send it."""
@@ -266,8 +276,8 @@ class FunctionDefinition(Strict):
 
 
 class ToolDefinition(Strict):
-    type: Literal["function"]
     function: FunctionDefinition
+    type: Literal["function"] = "function"
 
 
 class ChosenFunction(Strict):
@@ -275,8 +285,8 @@ class ChosenFunction(Strict):
 
 
 class NamedTool(Strict):
-    type: Literal["function"]
     function: ChosenFunction
+    type: Literal["function"] = "function"
 
 
 class AllowedTools(Strict):
@@ -287,8 +297,8 @@ class AllowedTools(Strict):
 class ChosenTool(Strict):
     """`tool_choice`: call this function, or only the allowed ones."""
 
-    type: Literal["function", "allowed_tools"]
     function: ChosenFunction | None = None
+    type: Literal["function", "allowed_tools"] = "function"
     allowed_tools: AllowedTools | None = None
 
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import MAX_LOGPROBS, MAX_N, RequestOutputKind, SamplingParams
 from quire.core.structured_outputs import KINDS, StructuredOutputsParams
-from quire.server.errors import invalid, not_supported
+from quire.server.errors import ApiError, invalid, not_supported
 from quire.server.notices import ignore
 from quire.server.openai.protocol import (
     ChatRequest,
@@ -123,8 +123,6 @@ def _logprobs(request: ChatRequest) -> int | None:
 GUIDED = {f"guided_{kind}": kind for kind in ("json", "regex", "choice", "grammar")}
 """Field → the kind of structure that it sets."""
 _OF_JSON = ("disable_any_whitespace", "whitespace_pattern", "disable_additional_properties")
-_NAMES = {"response_format": "response_format.json_schema.schema"}
-"""Field → the place of its structure, if that is another one."""
 
 
 def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None:
@@ -134,8 +132,9 @@ def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None
         ApiError: 400 if two fields are set, or one contradicts itself.
     """
     found: dict[str, dict[str, Any]] = {}
-    if fields := _of_format(request.response_format):
-        found["response_format"] = fields
+    place = ""
+    if request.response_format and (of_format := _of_format(request.response_format)):
+        found["response_format"], place = of_format
     if request.structured_outputs is not None:
         found["structured_outputs"] = {
             name: getattr(request.structured_outputs, name) for name in (*KINDS, *_OF_JSON)
@@ -154,22 +153,40 @@ def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None
         raise invalid(f"{name} and {others[0]} both set the format of the text.", others[0])
     try:
         wanted = StructuredOutputsParams(**found[name])
-        field = f"{name}.{wanted.kind}" if name == "structured_outputs" else _NAMES.get(name, name)
+        field = f"{name}.{wanted.kind}" if name == "structured_outputs" else place or name
         return msgspec.structs.replace(wanted, field=field)
     except InvalidRequestError as error:
         raise invalid(str(error), name) from None
 
 
-def _of_format(wanted: ResponseFormat | None) -> dict[str, Any] | None:
-    if wanted is None:
+def _of_format(wanted: ResponseFormat) -> tuple[dict[str, Any], str] | None:
+    """Return the structure of `response_format`, and its place there.
+
+    Raises:
+        ApiError: 400 if a field is missing, or belongs to another type.
+    """
+    kind, inner = wanted.type, wanted.json_schema
+    if inner is not None and kind != "json_schema":
+        raise _other_type("json_schema", kind)
+    if kind == "structural_tag":
+        tag = {"structures": wanted.structures, "triggers": wanted.triggers}
+        for name, value in tag.items():
+            if value is None:
+                raise invalid(f"response_format.{name} is missing.", f"response_format.{name}")
+        return {"structural_tag": tag}, "response_format"
+    if kind == "text":
+        if wanted.schema is not None:
+            raise _other_type("schema", kind)
         return None
-    if wanted.type == "json_schema":
-        if wanted.json_schema is None:
-            raise invalid("response_format.json_schema is missing.", "response_format.json_schema")
-        return {"json": wanted.json_schema.schema}
-    if wanted.json_schema is not None:
-        raise invalid(
-            f"response_format has a json_schema, but its type is {wanted.type}.",
-            "response_format.json_schema",
-        )
-    return {"json_object": True} if wanted.type == "json_object" else None
+    if inner is not None:
+        return {"json": inner.schema}, "response_format.json_schema.schema"
+    if wanted.schema is not None:
+        return {"json": wanted.schema}, "response_format.schema"
+    if kind == "json_schema":
+        raise invalid("response_format.json_schema is missing.", "response_format.json_schema")
+    return {"json_object": True}, "response_format"
+
+
+def _other_type(field: str, kind: str) -> ApiError:
+    text = f"response_format has a {field}, but its type is {kind}."
+    return invalid(text, f"response_format.{field}")

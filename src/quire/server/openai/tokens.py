@@ -16,6 +16,7 @@ from quire.server.errors import invalid, renamed
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
+from quire.server.message_parts import mend_chat
 from quire.server.openai.conversation import chat_prompt, plain_form, template_of
 from quire.server.openai.protocol import (
     ChatMessage,
@@ -77,7 +78,7 @@ class DetokenizeResponse(msgspec.Struct):
 async def tokenize(request: Request) -> Response:
     """Return the tokens of a text, or of a conversation in the model's template."""
     server = server_state(request)
-    body = await read_request(request, TokenizeRequest)
+    body = await read_request(request, TokenizeRequest, mend_chat)
     server.served_name(body.model)
     engine = server.live_engine()
     work = engine.tokenize(_prompt(body, server), body.add_special_tokens is not False)

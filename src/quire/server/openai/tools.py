@@ -305,8 +305,10 @@ def _types(tools: Sequence[ToolDefinition]) -> ValueTypes:
 
 def _wants_json(body: ChatRequest) -> bool:
     """Return whether OpenAI's field asks for JSON."""
-    return body.response_format is not None and body.response_format.type != "text"
+    return body.response_format is not None and body.response_format.type.startswith("json")
 
 
 def _has_other_structure(body: ChatRequest) -> bool:
-    return any(getattr(body, name) is not None for name in ("structured_outputs", *GUIDED))
+    of_format = body.response_format is not None and body.response_format.type == "structural_tag"
+    names = ("structured_outputs", *GUIDED)
+    return of_format or any(getattr(body, name) is not None for name in names)

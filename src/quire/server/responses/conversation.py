@@ -70,9 +70,7 @@ def _format(wanted: TextFormat) -> ResponseFormat:
         return ResponseFormat(wanted.type)
     if wanted.schema is None:
         raise invalid("text.format.schema is missing.", "text.format.schema")
-    return ResponseFormat(
-        wanted.type, JsonSchema(wanted.name or "", wanted.schema, wanted.description)
-    )
+    return ResponseFormat(wanted.type, JsonSchema(wanted.schema))
 
 
 def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:

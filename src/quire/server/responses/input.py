@@ -14,6 +14,7 @@ from starlette.requests import Request
 
 from quire.server.errors import invalid
 from quire.server.http.body import convert, read_part
+from quire.server.message_parts import plain_parts
 from quire.server.notices import ignore
 from quire.server.opaque import decode_reasoning
 from quire.server.responses.item_types import Item, ReasoningItem, ReasoningText, Reference
@@ -84,6 +85,8 @@ def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> 
         return [completed(convert(one, Item, where)) for one in found]
     if kind in _OUTPUTS:
         without_media(request, raw.get("output"), "input_text", f"{where}.output")
+    if kind == "message":
+        plain_parts(raw.get("content"), "input_text")
     item: Item = read_part(request, {**raw, "type": kind}, Item, where)
     if isinstance(item, ReasoningItem) and not item.content:
         _decode(request, item, where)

@@ -10,7 +10,14 @@ from msgspec import UNSET, Meta, UnsetType
 from quire.server.notices import Warnings
 from quire.server.openai import elsewhere
 from quire.server.openai.answers import TokenLogprob
-from quire.server.openai.protocol import Effort, Messages, StreamOptions, Strict, Tools
+from quire.server.openai.protocol import (
+    Effort,
+    Messages,
+    StreamOptions,
+    Strict,
+    StructuredOutputs,
+    Tools,
+)
 from quire.server.responses.item_types import Item, ItemStatus, ReasoningText
 from quire.server.responses.tool_types import Tool, ToolChoice
 from quire.server.rules import Rules, each, ignored, refused
@@ -113,6 +120,12 @@ class ResponsesRequest(Strict, kw_only=True):
     logit_bias: dict[int, float] | None = None
     priority: int | None = None
     cache_salt: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     rules: ClassVar[Rules] = {
@@ -124,6 +137,12 @@ class ResponsesRequest(Strict, kw_only=True):
         "max_tool_calls": ignored("The server itself calls no tools."),
         "max_tokens": refused("Send max_output_tokens instead."),
         "messages": refused("Send input instead."),
+        "enable_response_messages": refused("Messages are not reported.", False),
+        **each(
+            "previous_input_messages previous_response",
+            refused("Send the items as input, or previous_response_id."),
+        ),
+        "vllm_xargs": refused("The server has no plug-ins."),
         "moderation": refused("The server moderates nothing."),
         "prompt": refused("Prompts are not stored; send instructions and input."),
         **each(

@@ -74,7 +74,7 @@ class ServedTool:
             group = f"{self.namespace.name}: {self.namespace.description}"
             own = function.description
             function.description = f"{own}\n\n{group}" if own else group
-        return ToolDefinition("function", function)
+        return ToolDefinition(function)
 
 
 class Called(NamedTuple):
@@ -215,11 +215,11 @@ def _choose(found: ToolSet, choice: ToolChoice | None) -> None:
             raise invalid(
                 f"tool_choice names {choice.name!r}, which is not in tools.", "tool_choice.name"
             )
-        found.choice = ChosenTool("function", ChosenFunction(one.name))
+        found.choice = ChosenTool(ChosenFunction(one.name))
     else:
         found.choice = choice
     if found.choice == "required" and len(found.tools) == 1 and found.tools[0].grammar:
-        found.choice = ChosenTool("function", ChosenFunction(found.tools[0].name))
+        found.choice = ChosenTool(ChosenFunction(found.tools[0].name))
 
 
 def _allow(found: ToolSet, choice: AllowedTools) -> None:

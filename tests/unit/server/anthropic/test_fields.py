@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.server.anthropic.test_messages import HI, TOOL, ask, post, stream
-from tests.unit.server.fake_engine import Running, running
+from tests.unit.server.fake_engine import MODEL, Running, running
 from tests.unit.server.openai.test_tools import CALL, saying
 
 EPHEMERAL = {"type": "ephemeral", "ttl": "1h"}
@@ -175,3 +175,15 @@ async def test_a_full_context_is_no_max_tokens() -> None:
         full = await ask(app, max_tokens=length)
         assert full["stop_reason"] == "model_context_window_exceeded"
         assert "max_tokens" in told(full)
+
+
+async def test_roles_of_claude_code_are_the_users() -> None:
+    async with running() as app:
+        counts = []
+        for role in ("user", "ctx", "msg"):
+            messages = [{"role": role, "content": "a"}, {"role": "user", "content": "b"}]
+            body = {"model": MODEL, "messages": messages}
+            counts.append((await app.http.post("/v1/messages/count_tokens", json=body)).json())
+            answer = await app.http.post("/v1/messages", json={**body, "max_tokens": 1})
+            assert answer.status_code == 200, answer.text
+        assert counts[0] == counts[1] == counts[2]

@@ -9,6 +9,7 @@ import pytest
 
 from quire.server.errors import ApiError
 from quire.server.openai.completions import split_prompts
+from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.unit.server.fake_engine import running
 from tests.unit.server.sse import events
 
@@ -307,3 +308,19 @@ async def test_a_prompt_as_embeddings() -> None:
             response = await app.complete(**fields)
             assert response.status_code == 400
             assert response.json()["error"]["param"] == param
+
+
+async def test_texts_without_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encode(self: DummyTokenizer, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [1] * add_special_tokens + list(text.encode())
+
+    monkeypatch.setattr(DummyTokenizer, "encode", encode)
+    async with running() as app:
+
+        async def prompts(**fields: Any) -> list[list[int]]:
+            answer = (await app.complete(**fields, return_token_ids=True)).json()
+            return [choice["prompt_token_ids"] for choice in answer["choices"]]
+
+        assert await prompts(add_special_tokens=True) == [[1, 97]] == await prompts()
+        assert await prompts(add_special_tokens=False, prompt=["a", "b"]) == [[97], [98]]
+        assert await prompts(add_special_tokens=False, prompt=[97, 98]) == [[97, 98]]

@@ -55,6 +55,39 @@ def accepts(params: StructuredOutputsParams, text: str) -> bool:
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "good", "bad"),
+    [
+        ({"type": "json_schema", "schema": CITY}, '{"city":"Rome"}', '{"city":1}'),
+        ({"type": "json_object", "schema": CITY}, '{"city":"Rome"}', "{}"),
+        ({"type": "json_schema", "json_schema": {"schema": CITY}}, '{"city":"Rome"}', "{}"),
+        (
+            {
+                "type": "structural_tag",
+                "triggers": ["<a>"],
+                "structures": [{"begin": "<a>", "schema": CITY, "end": "</a>"}],
+            },
+            'So <a>{"city":"Rome"}</a>.',
+            "So <a>{}</a>.",
+        ),
+    ],
+)
+def test_formats_of_other_servers(given: dict[str, Any], good: str, bad: str) -> None:
+    params = held_to(response_format=given)
+    assert accepts(params, good)
+    assert not accepts(params, bad)
+
+
+@pytest.mark.parametrize("schema", [{}, {"properties": {"a": {"type": "integer"}}}])
+def test_arguments_are_objects(schema: dict[str, Any]) -> None:
+    tools = [tool("f", parameters=schema)]
+    named = held_to(tools=tools, tool_choice={"function": {"name": "f"}})
+    for text, allowed in (('{"a":1}', True), ("false", False), ("1", False)):
+        assert accepts(named, text) is allowed
+        call = f'[{{"name":"f","parameters":{text}}}]'
+        assert accepts(held_to(tools=tools, tool_choice="required"), call) is allowed
+
+
 def test_the_reasoning_before_strict_calls_holds_no_call() -> None:
     """A reader takes the mark for the end of the reasoning, and what follows for a call."""
     strict = [tool("f", parameters=CITY, strict=True)]

@@ -170,7 +170,7 @@ WEATHER = {"id": "1", "function": {"name": "weather", "arguments": "{}"}}
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{}]}, "tools[0].type"),
+        ({"tools": [{}]}, "tools[0].function"),
         ({"tools": [TOOL, TOOL]}, "tools"),
         ({"tools": [{**TOOL, "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tool_choice": "required"}, "tool_choice"),

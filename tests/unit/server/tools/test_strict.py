@@ -111,7 +111,7 @@ def tokenizer(name: str, *, control: bool) -> Tokenizer:
 
 
 def request(functions: list[FunctionDefinition]) -> ChatRequest:
-    tools = [ToolDefinition("function", function) for function in functions]
+    tools = [ToolDefinition(function) for function in functions]
     return ChatRequest(messages=[ChatMessage("user", "Hi")], tools=tools)
 
 
@@ -120,7 +120,7 @@ def reading_of(name: str, functions: list[FunctionDefinition]) -> Reading:
 
 
 def structure(name: str, functions: list[FunctionDefinition]) -> StructuredOutputsParams:
-    tools = [ToolDefinition("function", function) for function in functions]
+    tools = [ToolDefinition(function) for function in functions]
     found = structure_of_calls(tools, reading_of(name, functions))
     assert found is not None
     return found
@@ -397,7 +397,7 @@ HM = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
 @pytest.mark.parametrize("control", [False, True])
 def test_json_or_calls_and_nothing_else(name: str, control: bool) -> None:
     """Where the text has a schema, and there are tools that need not be called."""
-    free = [ToolDefinition("function", FUNCTIONS[2])]
+    free = [ToolDefinition(FUNCTIONS[2])]
     text = StructuredOutputsParams(json={"type": "object", "properties": {"a": {"const": 12}}})
     found = structure_of_calls(free, reading_of(name, FUNCTIONS[2:]), text)
     assert found is not None
