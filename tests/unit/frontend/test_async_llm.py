@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import cache, partial
@@ -237,6 +238,26 @@ async def test_a_long_prompt_is_tokenized_beside_the_event_loop(
     async with running(process=False) as engine:
         [*_, last] = await collect(engine, {"prompt": "a" * 11}, max_tokens=2)
         assert last.outputs[0].text == "bc"
+
+
+async def test_texts_that_a_tokenizer_is_slow_at_leave_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen: a second tokenizer process gained nothing, because the event loop did its work."""
+    threads: list[int] = []
+
+    class Watched(ByteTokenizer):
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            threads.append(threading.get_ident())
+            return super().encode(text, add_special_tokens)
+
+    monkeypatch.setattr("tests.unit.frontend.test_async_llm.ByteTokenizer", Watched)
+    monkeypatch.setattr(intake, "INLINE_SECONDS", 0.0)
+    async with running(process=False) as engine:
+        for _ in range(2):
+            await collect(engine, {"prompt": "a" * 11}, max_tokens=2)
+    inside = [thread == threading.get_ident() for thread in threads]
+    assert inside == [True, False]
 
 
 async def test_a_slow_consumer_gets_several_steps_at_once() -> None:

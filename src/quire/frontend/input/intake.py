@@ -42,6 +42,10 @@ from quire.text.tokenizers.vocabulary import special_tokens
 
 INLINE_CHARACTERS = 4096
 """Longer prompts go to the pool, as conversations do."""
+INLINE_SECONDS = 0.01
+"""So do texts that this tokenizer needs longer for, as learned from earlier ones."""
+SHORT, MEMORY = 256, 8
+"""Shorter texts count as this long: each text has a fixed cost. Texts in the running average."""
 INLINE_WORDS = 16
 """More bad words go to the pool."""
 TOKENIZER_THREADS = 2
@@ -76,6 +80,7 @@ class Intake:
         self._images = images
         self._last_words: tuple[list[str], list[list[int]]] = [], []
         self._turn = asyncio.Lock()
+        self._pace = 0.0  # seconds per character
 
     async def start(self) -> None:
         """Start the pool, if there is one."""
@@ -168,15 +173,16 @@ class Intake:
         if isinstance(pictured, ImagePrompt):
             return await self._with_images(processor, request_id, pictured, params, given)
         check_without(processor.model.vision)
-        if self._pool is not None and _is_long(prompt):
+        if self._pool is not None and self._is_long(prompt):
             checked = processor.bounded(prompt, params)
             assert isinstance(checked, str | ChatPrompt)
             tokenized = await self._pool.tokenize(checked)
             self._front.add_tokenize(tokenized.seconds)
+            self._learn(prompt, tokenized.seconds)
             text = checked if isinstance(checked, str) else None
             return processor.request(request_id, text, tokenized.token_ids, params, **given)
         work = partial(processor.process, request_id, prompt, params, **given)
-        return await self._in_turn(work, long=_is_long(prompt) or _has_embeds(prompt))
+        return await self._in_turn(work, prompt)
 
     async def _with_images(
         self,
@@ -249,23 +255,27 @@ class Intake:
                 request_id, [vision.image_token], 0, images=(span_of(image),), **place
             )
             return dataclasses.replace(request, prepared=times)
-        if self._pool is not None and _is_long(prompt):
+        if self._pool is not None and self._is_long(prompt):
             checked = pooling.check(prompt, params)
             assert isinstance(checked, PooledText)
             tokenized = await self._pool.tokenize(checked)
             self._front.add_tokenize(tokenized.seconds)
+            self._learn(prompt, tokenized.seconds)
             return pooling.request(request_id, tokenized.token_ids, tokenized.second_text, **place)
         work = partial(pooling.process, request_id, prompt, params, **place)
-        return await self._in_turn(work, long=_is_long(prompt))
+        return await self._in_turn(work, prompt)
 
     async def _in_turn(
-        self, work: Callable[[], ProcessedRequest], *, long: bool
+        self, work: Callable[[], ProcessedRequest], prompt: Prompt | PoolingPrompt
     ) -> ProcessedRequest:
         def process() -> ProcessedRequest:
+            begin = time.thread_time()
             with self._front.tokenizing():
-                return work()
+                request = work()
+            self._learn(prompt, time.thread_time() - begin)
+            return request
 
-        if long:
+        if self._is_long(prompt) or _has_embeds(prompt):
             return await self._threads.run(process)
         # One per loop iteration, in order: if many arrive together, the first stream their
         # tokens before the last are tokenized.
@@ -274,16 +284,28 @@ class Intake:
             await asyncio.sleep(0)
         return request
 
+    def _is_long(self, prompt: Prompt | PoolingPrompt) -> bool:
+        """Return whether tokenizing the prompt may block the event loop for too long."""
+        characters = _characters(prompt)
+        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        slow = max(characters, SHORT) * self._pace > INLINE_SECONDS and characters > 0
+        return slow or characters > INLINE_CHARACTERS or isinstance(text, ChatPrompt)
 
-def _is_long(prompt: Prompt | PoolingPrompt) -> bool:
-    """Return whether tokenizing the prompt may block the event loop for too long."""
+    def _learn(self, prompt: Prompt | PoolingPrompt, seconds: float) -> None:
+        """Update the tokenizer's pace with the CPU seconds of a text."""
+        if characters := _characters(prompt):
+            self._pace += (seconds / max(characters, SHORT) - self._pace) / MEMORY
+
+
+def _characters(prompt: Prompt | PoolingPrompt) -> int:
+    """Return the characters of a text; 0 for tokens and conversations."""
     if isinstance(prompt, TextPair):
-        return sum(map(len, prompt)) > INLINE_CHARACTERS
+        return sum(map(len, prompt))
     text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-    return isinstance(text, ChatPrompt) or (isinstance(text, str) and len(text) > INLINE_CHARACTERS)
+    return len(text) if isinstance(text, str) else 0
 
 
-def _has_embeds(prompt: Prompt) -> bool:
+def _has_embeds(prompt: Prompt | PoolingPrompt) -> bool:
     return isinstance(prompt, dict) and "prompt_embeds" in prompt
 
 
