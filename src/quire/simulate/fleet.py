@@ -107,6 +107,26 @@ class History:
                 self._every *= 2
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The way of a request to the engine, and of its answer to the client.
+
+    Attributes:
+        request_seconds: the event loop's time per request. It handles one after the other, so
+            requests that are sent together reach the engine one by one.
+        tokenizers, tokenizer_seconds: processes before it, and a request's time in one of them.
+        client_seconds: between the end of an answer and the client's next request.
+    """
+
+    request_seconds: float = 0.0
+    tokenizers: int = 1
+    tokenizer_seconds: float = 0.0
+    client_seconds: float = 0.0
+
+
+NO_FRONT = Front()
+
+
 class Replica:
     """One engine core with its own clock."""
 
@@ -195,7 +215,7 @@ def simulate(
     replicas: list[Replica],
     router: Router | None = None,
     num_clients: int | None = None,
-    request_seconds: float = 0.0,
+    front: Front = NO_FRONT,
     dispatch: Dispatch | None = None,
 ) -> Outcome:
     """Run all requests of `workload`.
@@ -204,15 +224,14 @@ def simulate(
         router: chooses a replica for each request; needed if there are several.
         num_clients: most requests in flight. A request that arrives while all clients are busy is
             sent when the first is free. None means no limit.
-        request_seconds: the front end's time per request. It handles one after the other, so
-            requests that are sent together reach the engine one by one.
+        front: what a request passes before it reaches a replica.
         dispatch: sends the requests, in place of `router`.
     """
     outcome = Outcome(workload)
     arrivals = workload.arrivals.tolist()
     dispatch = dispatch or Dispatch(replicas, router, messages(workload))
     free = [0.0] * min(num_clients or 0, len(arrivals))
-    following, front_free = 0, 0.0
+    following, front_free, tokenizers = 0, 0.0, [0.0] * front.tokenizers
     while True:
         busy = [replica for replica in replicas if replica.unfinished]
         slowest = min(busy, key=lambda replica: replica.clock()) if busy else None
@@ -220,7 +239,8 @@ def simulate(
         reached = math.inf
         if following < len(arrivals) and (num_clients is None or free):
             when = arrivals[following] if num_clients is None else max(arrivals[following], free[0])
-            reached = max(front_free, when) + request_seconds
+            tokenized = max(tokenizers[0], when) + front.tokenizer_seconds
+            reached = max(front_free, tokenized) + front.request_seconds
         told = dispatch.next_report
         if told is not None and told <= min(reached, begins):
             dispatch.report()
@@ -230,6 +250,7 @@ def simulate(
             outcome.sent[following] = when
             dispatch.send(following, reached)
             front_free = reached
+            heapq.heapreplace(tokenizers, tokenized)
             following += 1
         elif slowest is None:
             return outcome
@@ -240,7 +261,7 @@ def simulate(
             slowest.unfinished -= len(ended)
             if num_clients is not None:
                 for _ in ended:
-                    heapq.heappush(free, now)
+                    heapq.heappush(free, now + front.client_seconds)
 
 
 def messages(workload: Workload) -> Make:

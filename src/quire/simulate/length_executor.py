@@ -49,7 +49,7 @@ class LengthExecutor(ClockedExecutor):
         """Begin a step; it ends when its result is requested, or later."""
         output = ModelOutput(self._sample(batch))
         host = self._stages[0].cost.host_seconds(len(batch.request_ids))
-        self._clock.advance(host)
+        self._clock.advance(host + len(batch.new_sequences) * self._stages[0].request_seconds)
         end, slowest, rows = self._clock(), 0.0, int(batch.num_scheduled_tokens.sum())
         for number, stage in enumerate(self._stages):
             device = batch.num_passes * (step_seconds(stage.cost, batch) - host)

@@ -22,7 +22,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.resolve.flags import Flags, add_engine_flags, count
 from quire.simulate.dispatch import halved, with_shared_kv
-from quire.simulate.fleet import Outcome, Replica, messages, simulate
+from quire.simulate.fleet import Front, Outcome, Replica, messages, simulate
 from quire.simulate.hardware import THIS, load_profile
 from quire.simulate.router import new_router
 from quire.simulate.workload import Workload, generate, read_trace
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
         replicas,
         router,
         args.num_clients,
-        profile.request_overhead_seconds,
+        Front(profile.request_overhead_seconds),
         halved(replicas, router, messages(workload), cost),
     )
     row: dict[str, Any] = {

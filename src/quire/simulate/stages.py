@@ -18,11 +18,13 @@ class ModelledStage:
 
     Attributes:
         link_seconds, row_seconds: time that a step's rows need to get here: for all, and per row.
+        request_seconds: the host's time for each new sequence; of the first stage.
     """
 
     cost: RooflineCost
     link_seconds: float = 0.0
     row_seconds: float = 0.0
+    request_seconds: float = 0.0
 
 
 def modelled_stages(config: EngineConfig, hardware: HardwareProfile) -> list[ModelledStage]:

@@ -16,7 +16,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.routing.router import CacheAwareRouter, Prompt, Router
 from quire.simulate.dispatch import halved, with_shared_kv
-from quire.simulate.fleet import Outcome, Replica, messages, simulate
+from quire.simulate.fleet import Front, Outcome, Replica, messages, simulate
 from quire.simulate.router import LeastLoaded, RoundRobin, new_router
 from quire.simulate.stages import modelled_stages
 from quire.simulate.workload import Workload, generate
@@ -215,3 +215,14 @@ def test_a_slow_network_delays_every_stage_but_the_first() -> None:
         for hardware in (PROFILES["l4"], slow)
     ]
     assert times[1].last[0] - times[0].last[0] == pytest.approx(2 * 0.5 + 65 * 0.01, rel=0.01)
+
+
+def test_requests_pass_tokenizers_and_come_when_their_clients_have_an_answer() -> None:
+    def seconds(**way: Any) -> float:
+        return float(run(load(40), replicas(), num_clients=4, front=Front(**way)).last.max())
+
+    alone = seconds()
+    one, two = (seconds(tokenizers=n, tokenizer_seconds=1.0) for n in (1, 2))
+    assert one == pytest.approx(40.0, abs=alone + 1.0)
+    assert two == pytest.approx(20.0, abs=alone + 1.0)
+    assert seconds(client_seconds=1.0) == pytest.approx(9.0 + alone, abs=1.0)
