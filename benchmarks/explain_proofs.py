@@ -30,8 +30,8 @@ PROVABLE = (
 """Faults whose first change is a flag of the engine."""
 MOST = 4
 """Times as many pairs are measured at most, until they agree."""
-FEWEST = 0.25
-"""CPUs that the scheduler leaves an engine beside any load."""
+UNLIKE = 0.2
+"""A pair beside so many more CPUs of other programs on one side does not count."""
 
 
 def changed(flags: tuple[str, ...], change: Change) -> tuple[str, ...]:
@@ -45,15 +45,15 @@ def changed(flags: tuple[str, ...], change: Change) -> tuple[str, ...]:
 
 
 def speed(evidence: Evidence, metric: str) -> float:
-    """Return tokens/s, or the p99 of tokens per second of a stream, per share of the CPUs left.
+    """Return tokens/s, or one over the p99 of seconds between the tokens of a stream."""
+    w = evidence.window
+    return w.output_tok_s if metric == THROUGHPUT else 1.0 / max(1e-3, w.itl_p99)
 
-    Other programs that come or go between two windows must not look like a gain.
-    """
-    w, host = evidence.window, evidence.host
-    left = 1.0
-    if host is not None:
-        left = max(FEWEST, host.cpus - host.others + host.clients) / host.cpus
-    return (w.output_tok_s if metric == THROUGHPUT else 1.0 / max(1e-3, w.itl_p99)) / left
+
+def others(evidence: Evidence) -> float:
+    """Return the CPUs that other programs than clients used."""
+    host = evidence.host
+    return 0.0 if host is None else host.others - host.clients
 
 
 def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
@@ -74,14 +74,17 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
         time.sleep(STANDBY)
         sides = [(before, fault), (after, other)]
         pairs: list[tuple[float, float]] = []
-        most = 0.0
-        while len(pairs) < MOST * repetitions:
-            turn = -1 if len(pairs) % 2 else 1
+        beside: list[list[float]] = []
+        for number in range(MOST * repetitions):
+            turn = -1 if number % 2 else 1
             seen = [observed(*side) for side in sides[::turn]][::turn]
+            others_of = [others(one) for one in seen]
+            if abs(others_of[1] - others_of[0]) > UNLIKE and number + 1 < MOST * repetitions:
+                continue
             first, second = (speed(one, change.metric) for one in seen)
             pairs.append((first, second))
-            most = max(most, *(one.host.others for one in seen if one.host is not None))
-            found = row | {"others": most, "pairs": pairs} | judged(change, pairs)
+            beside.append(others_of)
+            found = row | {"others": max(map(max, beside)), "pairs": pairs} | judged(change, pairs)
             if len(pairs) >= repetitions and decided(found):
                 break
         if kept is not None:

@@ -107,6 +107,7 @@ class Draw:
             parts={name: self.amount() / 10 for name in names},
             step_sizes=sizes,
             step_seconds=[self.amount() for _ in sizes],
+            step_rest=[self.amount() for _ in sizes],
             mix=self.filled(RequestMix),
             arrivals=self.some(lambda: self.filled(RecordedRequest), 12),
             **gauges,

@@ -232,6 +232,12 @@ class CoreTimes(msgspec.Struct, array_like=True):
     idle: float = 0.0
     """Waiting for requests."""
 
+    @property
+    def own(self) -> float:
+        """Return the core's work beside the model."""
+        parts = self.receive, self.schedule, self.prepare, self.sample, self.update, self.send
+        return self.encode + sum(parts)
+
 
 class Ready(msgspec.Struct, array_like=True, tag="ready"):
     """The core has loaded its model and waits for requests."""

@@ -89,8 +89,10 @@ def _window(evidence: Evidence) -> Window:
     fields["step_sizes"] = [
         (_amount(tokens), int(_amount(count))) for tokens, count in compress(w.step_sizes, possible)
     ]
-    if len(w.step_seconds) == len(w.step_sizes):
-        fields["step_seconds"] = [_amount(s) for s in compress(w.step_seconds, possible)]
+    for name in ("step_seconds", "step_rest"):
+        seconds = getattr(w, name)
+        if len(seconds) == len(w.step_sizes):
+            fields[name] = [_amount(s) for s in compress(seconds, possible)]
     parts = {name: _amount(seconds) for name, seconds in w.parts.items()}
     fields["seconds"] = _fit_core(parts, fields["seconds"], evidence)
     fields["scrape_seconds"] = min(fields["scrape_seconds"], fields["seconds"])

@@ -13,25 +13,21 @@ from math import ceil
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.explain.bounds import NEARLY_ALL
+from quire.explain.calibrate import Bucket, Reached, fitted, reached
 from quire.explain.evidence import Evidence
 from quire.explain.limits import profile_of
 from quire.explain.step_mix import Step, StepMix
 from quire.models.cost import at_rates, roofline
+from quire.simulate.stages import ModelledStage
 
-REACHED = (0.2, 3.0)
-"""Range of the search for the share of a limit that the steps reached."""
 THREADING = 0.85
 """Share of the predicted saving that more threads reach: they wait for each other after each op."""
-SHARES = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
-"""Shares of the bandwidth that are tried if the times of steps by size are known."""
-USUAL = {"memory": 0.75, "compute": 0.9}
+USUAL = Reached(0.75, 0.9, 0.9)
 """Shares of the limits that steps reach if nothing is wrong."""
-OF_KERNELS = {"memory": 0.9, "compute": 0.9}
+OF_KERNELS = Reached(0.9, 0.9, 0.9)
 """The same of the rates that kernels reach, if they were measured (`Limits.reads`)."""
 OP_SECONDS = 5e-6
 """Time of an operation that has nothing to read or to multiply."""
-FEW_ROWS = 16.0
-"""Rows of a step whose products take about as long as those of one row."""
 LAYER_OPS = 9
 """Operations of a layer, if none were profiled."""
 LONG_CHUNK = 2048
@@ -77,11 +73,9 @@ class Estimator:
         self._config = evidence.config
         self._mix = StepMix(self._window, self._config.block_size)
         self._steps = self._mix.steps
-        self._reached = {"memory": 1.0, "compute": 1.0}
-        self._uncalibrated = self._cost_of()
-        self._parts = [(s.count, s.parts(self._uncalibrated)) for s in self._steps]
+        self._reached = Reached()
+        self._cost = self._uncalibrated = self._cost_of()
         self._calibrate()
-        self._cost = self._cost_of()
 
     @property
     def measured(self) -> bool:
@@ -110,17 +104,26 @@ class Estimator:
         ratio = second / first
         return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
 
-    def serving_cost(self) -> RooflineCost | None:
+    def serving(self) -> ModelledStage | None:
         """Return the cost of a whole step, with the core's other work; None without steps."""
-        w = self._window
-        if not self._steps or not w.steps:
+        w, steps = self._window, self._steps
+        if not steps or not w.steps:
             return None
-        rows = max(1.0, w.running)
-        fixed = max(0.0, 1.0 - w.share("model", "idle", *GROWING)) * w.seconds / w.steps
-        growing = w.share(*GROWING) * w.seconds / w.steps / (1.0 + ROW * rows)
-        return replace(
-            self._cost, overhead_seconds=fixed + growing, seq_overhead_seconds=ROW * growing
+        rest = max(0.0, 1.0 - w.share("model", "idle")) * w.seconds
+        usual = rest / sum(s.count * (1.0 + ROW * s.seqs + s.prompts) for s in steps)
+        seconds = w.step_rest
+        if len(seconds) != len(steps) or not sum(seconds):
+            seconds = [s.count * (1.0 + ROW * s.seqs + s.prompts) for s in steps]
+        scale = rest / sum(seconds)
+        columns = [[usual, ROW * usual * s.seqs, usual * s.prompts] for s in steps]
+        each = [scale * t / s.count for s, t in zip(steps, seconds, strict=True)]
+        step, row, prompt = fitted(columns, each, [s.count for s in steps])
+        cost = replace(
+            self._cost,
+            overhead_seconds=self._cost.overhead_seconds + usual * step,
+            seq_overhead_seconds=self._cost.seq_overhead_seconds + ROW * usual * row,
         )
+        return ModelledStage(cost, request_seconds=usual * prompt)
 
     def step_seconds(self, tokens: float) -> float:
         """Return the model's time for one step of the running sequences with `tokens` rows."""
@@ -138,11 +141,11 @@ class Estimator:
             return 1.0
         limits = self._e.limits
         usual_shares = OF_KERNELS if limits is not None and limits.reads else USUAL
-        reached, self._reached = self._reached, usual_shares
+        seen, self._reached = self._reached, usual_shares
         try:
             usual = self._seconds(self._cost_of(threads, **changes), self._steps)
         finally:
-            self._reached = reached
+            self._reached = seen
         return min(1.0, max(usual, self._calls() * OP_SECONDS) / observed)
 
     def _calls(self) -> float:
@@ -177,7 +180,8 @@ class Estimator:
         at_once = min(LONG_CHUNK, self._mix.own * (self._window.running + self._window.waiting))
         if not tokens or budget >= at_once:
             return 0.0
-        cost = self.serving_cost() or self._cost  # each step has the core's other work, too
+        whole = self.serving()  # each step has the core's other work, too
+        cost = self._cost if whole is None else whole.cost
         after = self._seconds(cost, [self._mix.of_size(1, at_once)]) * tokens / at_once
         saved = self._seconds(cost, full) - after
         return min(1.0 - self._window.share("idle"), max(0.0, saved / self._window.seconds))
@@ -204,51 +208,25 @@ class Estimator:
         }
 
     def _calibrate(self) -> None:
-        """Find the share of the nearer limit that predicts the measured time of the steps."""
-        measured = self._window.parts.get("model", 0.0)
-        if not self._steps or measured <= 0.0:
+        """Fit the rates and overheads of the steps to their measured times."""
+        w, steps = self._window, self._steps
+        if not steps or w.parts.get("model", 0.0) <= 0.0:
             return
-        rows = max(FEW_ROWS, 1.5 * self._window.running)
-        decode, prompts = (
-            self._seconds(
-                self._uncalibrated, [s for s in self._steps if (s.tokens <= rows) is decodes]
-            )
-            for decodes in (True, False)
-        )
-        # The unexplained time of a step with few rows does not grow with its rows, like reading
-        # the weights. That of a long step grows with its tokens.
-        alone = self._seconds(self._alone()["compute"], self._steps)
-        nearer = "memory" if decode > prompts and alone < measured else "compute"
-        self._reach(nearer, measured)
-        if len(self._window.step_seconds) < 2:
-            return
-        tried = []
-        for memory in SHARES:
-            self._reached = {"memory": memory, "compute": 1.0}
-            self._reach("compute", measured)
-            tried.append((self._distance(), self._reached))
-        self._reached = min(tried, key=lambda one: one[0])[1]
-
-    def _reach(self, limit: str, measured: float) -> None:
-        """Find the share of this limit, to a thousandth, with which all steps take `measured`."""
-        low, high = REACHED
-        for _ in range(12):
-            self._reached[limit] = (low * high) ** 0.5
-            if sum(self._at_shares()) > measured:
-                low = self._reached[limit]
-            else:
-                high = self._reached[limit]
-
-    def _at_shares(self) -> list[float]:
-        """Return the predicted times of the buckets of steps at the reached shares."""
-        memory, compute = self._reached["memory"], self._reached["compute"]
-        return [count * parts.seconds(memory, compute) for count, parts in self._parts]
-
-    def _distance(self) -> float:
-        """Return how far the predicted times of the buckets of steps are from the measured ones."""
-        told, seen = self._at_shares(), self._window.step_seconds
-        scale = self._window.parts["model"] / max(1e-9, sum(seen))
-        return sum(abs(a - b * scale) for a, b in zip(told, seen, strict=True))
+        step = self._calls() / max(1, w.steps) * OP_SECONDS
+        row = ROW * step
+        parts = [s.parts(self._uncalibrated) for s in steps]
+        seconds = w.step_seconds
+        if len(seconds) != len(steps) or not sum(seconds):  # unknown: all are as much too slow
+            pairs = zip(steps, parts, strict=True)
+            seconds = [s.count * (p.seconds() + step + row * s.seqs) for s, p in pairs]
+        scale = w.parts["model"] / sum(seconds)
+        buckets = [
+            Bucket(s.count, p, s.seqs, scale * t / s.count)
+            for s, p, t in zip(steps, parts, seconds, strict=True)
+            if t > 0.0
+        ]
+        self._reached = reached(buckets, step, row)
+        self._cost = self._cost_of()
 
     def batch_gain(self, seqs: float, recomputed: float = 0.0) -> float:
         """Return the gain in tokens/s if `seqs` sequences ran at once.
@@ -308,23 +286,17 @@ class Estimator:
         return at_rates(work, config, hardware)
 
     def _hardware(self, threads: float) -> HardwareProfile:
-        limits = self._e.limits
-        if limits is None:
-            whole = max(1, ceil(threads))
-            guess, had = cautious_cpu(whole, 0), threads / whole
-            return replace(
-                guess,
-                bandwidth_share=had * self._reached["memory"],
-                flops_share=had * self._reached["compute"],
-                attention_share=0.5 * had * self._reached["compute"],
-                kv_share=had * guess.kv_share,
-            )
-        measured = profile_of(limits, threads)
+        limits, at = self._e.limits, self._reached
+        known = cautious_cpu(ceil(threads), 0) if limits is None else profile_of(limits, threads)
+        had = threads / ceil(threads) if limits is None else 1.0
         return replace(
-            measured,
-            bandwidth_share=self._reached["memory"],
-            flops_share=measured.flops_share * self._reached["compute"],
-            attention_share=measured.attention_share * self._reached["compute"],
+            known,
+            bandwidth_share=had * at.memory,
+            flops_share=had * known.flops_share * at.compute,
+            attention_share=had * known.attention_share * at.attention,
+            kv_share=had * known.kv_share * at.attention,
+            overhead_seconds=at.step,
+            seq_overhead_seconds=at.row,
         )
 
     @staticmethod

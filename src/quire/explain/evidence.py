@@ -31,14 +31,16 @@ class Window(msgspec.Struct, frozen=True):
     Attributes:
         seconds: wall time.
         parts: seconds by the names of `metrics.times.PARTS`; the core's parts add up to `seconds`.
-        step_sizes: steps by their tokens: (mean tokens, steps) per non-empty bucket.
+        step_sizes: steps by their tokens: (mean tokens, steps) per non-empty range of sizes.
         step_seconds: the model's seconds in the steps of each of these buckets; empty if unknown.
+        step_rest: the core's other seconds with the steps of each; empty if unknown.
         computed_tokens: tokens of all steps, including those computed again after a preemption.
         requests: requests that got their first token.
         prompt_tokens, cached_tokens: of these requests; the latter from the prefix cache.
         repeated_tokens: of the prompt tokens, those that an earlier prompt began with, too.
         running, waiting, loading: sequences, mean over time; those that load KV blocks do not wait.
         demand: most sequences that ran and waited at a time.
+        in_flight, most_in_flight: requests between arrival and end, mean and maximum.
         kv_share, kv_peak: share of the KV blocks in use, mean and maximum.
         kv_held: largest share of the KV blocks that were in use or held a cached prefix.
         kv_blocks: number of KV blocks.
@@ -67,6 +69,7 @@ class Window(msgspec.Struct, frozen=True):
     steps: int = 0
     step_sizes: list[tuple[float, int]] = []
     step_seconds: list[float] = []
+    step_rest: list[float] = []
     computed_tokens: int = 0
     requests: int = 0
     finished: int = 0
@@ -86,6 +89,8 @@ class Window(msgspec.Struct, frozen=True):
     waiting: float = 0.0
     loading: float = 0.0
     demand: int = 0
+    in_flight: float = 0.0
+    most_in_flight: int = 0
     kv_share: float = 0.0
     kv_peak: float = 0.0
     kv_held: float = 0.0

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import replace
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import compress
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -20,11 +20,12 @@ from quire.explain import surroundings
 from quire.explain.evidence import CORE, OFFLINE, Window
 from quire.explain.host import HostUse, Pauses, read_host, use_between
 from quire.explain.surroundings import StateCount, Surroundings
-from quire.metrics.histogram import Histogram, quantile
+from quire.metrics.histogram import quantile
 from quire.metrics.requests import RequestMix, since
 from quire.metrics.stats import EngineStats
 from quire.system.records import dataclass
 
+N = TypeVar("N", int, float)
 _OF_CORE = (
     *("steps", "preemptions", "loaded_blocks", "unsaved_blocks"),
     *("drafted_passes", "draft_tokens", "accepted_tokens"),
@@ -45,7 +46,9 @@ class _Totals:
     counts: dict[str, int]
     draft_seconds: float
     sizes: list[int]
+    size_sums: list[float]
     size_seconds: list[float]
+    size_rest: list[float]
     computed: float
     lags: list[int]
     latencies: list[int]
@@ -62,16 +65,20 @@ class _Gauges:
 
     def __init__(self, first: _Totals) -> None:
         self.first = first
-        self.sums = dict.fromkeys(("running", "waiting", "loading", "kv_share"), 0.0)
+        names = "running", "waiting", "loading", "kv_share", "in_flight"
+        self.sums = dict.fromkeys(names, 0.0)
         self.sampled = 0.0
         self.kv_peak = self.kv_held = 0.0
-        self.demand = 0
+        self.demand = self.in_flight = 0
         self.adapters = 0
 
     def add(self, stats: EngineStats, elapsed: float) -> None:
         """Add the gauges of `elapsed` seconds."""
         s = stats.scheduler
         self.sampled += elapsed
+        flying = stats.in_flight() + stats.arriving()
+        self.in_flight = max(self.in_flight, flying)
+        self.sums["in_flight"] += flying * elapsed
         if stats.adapters is not None:
             use = stats.adapters()
             self.adapters = max(self.adapters, len(use.running | use.waiting))
@@ -179,22 +186,21 @@ class Probe:
         parts = {name: s - first.seconds[name] for name, s in last.seconds.items()}
         scheduler, stats = self._stats.scheduler, self._stats
         latency = stats.inter_token_latency.bounds, _less(last.latencies, first.latencies)
+        sizes = _less(last.sizes, first.sizes)
         window = Window(
             seconds=max(1e-9, last.moment - first.moment),
             parts=parts,
-            step_sizes=_sizes(stats.iteration_tokens, first, last),
-            step_seconds=[
-                b - a
-                for a, b, steps in zip(
-                    first.size_seconds,
-                    last.size_seconds,
-                    _less(last.sizes, first.sizes),
-                    strict=True,
-                )
-                if steps
+            step_sizes=[
+                (tokens / count, count)
+                for tokens, count in zip(_less(last.size_sums, first.size_sums), sizes, strict=True)
+                if count
             ],
+            step_seconds=list(compress(_less(last.size_seconds, first.size_seconds), sizes)),
+            step_rest=list(compress(_less(last.size_rest, first.size_rest), sizes)),
             computed_tokens=round(last.computed - first.computed),
             demand=gauges.demand,
+            in_flight=gauges.mean("in_flight"),
+            most_in_flight=gauges.in_flight,
             kv_peak=gauges.kv_peak,
             kv_held=gauges.kv_held,
             kv_blocks=scheduler.kv_blocks_total if scheduler else 0,
@@ -253,7 +259,9 @@ class Probe:
             counts,
             drafts.draft_seconds if drafts else 0.0,
             list(sizes.counts),
+            list(sizes.sums),
             list(sizes.seconds),
+            list(sizes.rest),
             sizes.total,
             list(stats.event_loop_lag.counts),
             list(stats.inter_token_latency.counts),
@@ -273,7 +281,7 @@ def _stages(first: list[StageStats], last: list[StageStats]) -> list[StageStats]
     return [StageStats(*(b - a for a, b in zip(*pair, strict=True))) for pair in columns]
 
 
-def _less(last: list[int], first: list[int]) -> list[int]:
+def _less(last: list[N], first: list[N]) -> list[N]:
     return [b - a for a, b in zip(first, last, strict=True)]
 
 
@@ -286,17 +294,6 @@ def _whole(window: Window, core: tuple[str, ...], rest: str) -> Window:
     parts = dict(window.parts)
     parts[rest] = parts.get(rest, 0.0) + max(0.0, missing)
     return msgspec.structs.replace(window, parts=parts)
-
-
-def _sizes(histogram: Histogram, first: _Totals, last: _Totals) -> list[tuple[float, int]]:
-    """Return steps by tokens: the middle of each bucket, scaled to the true sum."""
-    counts = _less(last.sizes, first.sizes)
-    bounds = [0.0, *histogram.bounds, 2 * histogram.bounds[-1]]
-    # Bounds are integers and inclusive: the bucket from 5 to 10 holds 6 … 10.
-    middles = [(low + 1 + high) / 2 for low, high in pairwise(bounds)]
-    guess = sum(m * n for m, n in zip(middles, counts, strict=True))
-    scale = (last.computed - first.computed) / guess if guess else 1.0
-    return [(max(1.0, m * scale), n) for m, n in zip(middles, counts, strict=True) if n]
 
 
 def _p99(bounds: tuple[float, ...], counts: list[int]) -> float:

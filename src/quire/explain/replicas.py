@@ -13,6 +13,7 @@ from quire.explain.report import Change
 
 _COUNTS = (
     *("steps", "computed_tokens", "requests", "finished", "preemptions", "demand", "kv_blocks"),
+    "most_in_flight",
     *("prompt_tokens", "generation_tokens", "cached_tokens", "repeated_tokens"),
     *("ended", "aborted", "cut", "aborted_tokens", "slow_outputs", "loaded_blocks"),
     *("unsaved_blocks", "drafted_passes", "draft_tokens", "accepted_tokens"),
@@ -61,6 +62,7 @@ def _window(w: Window, count: int) -> Window:
     return msgspec.structs.replace(
         w,
         step_sizes=[(tokens, ceil(steps / count)) for tokens, steps in w.step_sizes],
+        in_flight=w.in_flight / count,
         running=w.running / count,
         waiting=w.waiting / count,
         loading=w.loading / count,

@@ -12,13 +12,14 @@ MIXED = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`count` equal steps; for the other fields see `StepCost.seconds`."""
+    """`count` equal steps with so many prompts; for the other fields see `StepCost.seconds`."""
 
     count: int
     tokens: float
     seqs: float
     context_tokens: float
     attended: float
+    prompts: float = 0.0
 
     def parts(self, cost: RooflineCost) -> StepParts:
         """Return the predicted times of one of the steps."""
@@ -83,6 +84,7 @@ class StepMix:
             prompts + beside.seqs,
             prompts * context + beside.context_tokens,
             tokens * (cached + self.own / 2) + beside.attended,
+            tokens / self.own,
         )
 
     @property

@@ -15,27 +15,28 @@ import msgspec
 import numpy as np
 
 from quire.core.config import STEP_TOKENS, EngineConfig, TierConfig
-from quire.core.cost import RooflineCost
 from quire.explain.analyse import explain
-from quire.explain.causes.case import Case
+from quire.explain.causes.case import CACHING, Case
 from quire.explain.evidence import Evidence
 from quire.explain.report import ITL, Change, Report
-from quire.simulate.fleet import Replica, simulate
-from quire.simulate.stages import ModelledStage
+from quire.simulate.fleet import Front, Outcome, Replica, simulate
 from quire.simulate.workload import NO_PREFIX, Workload
 
 LEAST_REQUESTS = 4
 """With fewer recorded requests, the cost model alone estimates."""
-ROUNDS = 3
+ROUNDS = 6
 """Requests of each client in a replay."""
-MOST_STEPS = 500
-"""Longer replays are shortened, but not below one request for each client."""
+MOST_STEPS = 1500
+"""Longer replays are shortened, but not below two requests for each client."""
 MOST_CLIENTS, MOST_BLOCKS = 4096, 2**18
 """Larger engines are not replayed: it would take too much time and memory."""
 ALIKE = 1.5
 """A replay of the present engine whose speed differs by more from the window's is not used."""
-CLOSED = 0.1
-"""If the engine idles less, clients send the next request as soon as they have an answer."""
+CLOSED = 0.75
+"""If so many of the most requests in flight are in flight on average, each client sends the next
+request as soon as it has an answer. Else requests come at their times."""
+IDLE = 0.1
+"""Without these counts, clients do that if the engine idles less."""
 
 
 def explained(evidence: Evidence) -> Report:
@@ -50,10 +51,12 @@ class _Speed(NamedTuple):
     gap: float
 
 
-class _Load(NamedTuple):
-    """Requests, and the number of clients that send one after the other; None: at their times."""
+class _Setting(NamedTuple):
+    """An engine, what is before it, and its requests; without clients these come at their times."""
 
-    workload: Workload
+    config: EngineConfig
+    front: Front
+    load: Workload
     clients: int | None
 
 
@@ -61,67 +64,120 @@ class Replay:
     """The load of a window, on the scheduler that it had and on changed ones."""
 
     def __init__(self, case: Case) -> None:
-        self._window = case.window
+        self._case, self._window = case, case.window
         self._config = replace(
             case.evidence.config, tiers=TierConfig(), lora=None, num_blocks=case.window.kv_blocks
         )
-        self._cost = case.estimate.serving_cost()
+        self._stage = case.estimate.serving()
 
     def gain(self, change: Change) -> float | None:
         """Return the simulated gain of a change of scheduling; None if it cannot be simulated."""
-        window, config, cost = self._window, self._config, self._cost
-        if config.pooling or config.model.recurrent or config.scheduler.speculative:
+        window, config = self._window, self._config
+        if config.pooling or config.scheduler.speculative or self._stage is None:
             return None
-        if len(window.arrivals) < LEAST_REQUESTS or not window.running or cost is None:
+        if len(window.arrivals) < LEAST_REQUESTS:
             return None
-        if window.running + window.waiting > MOST_CLIENTS:
-            return None
-        other = changed(config, change.fields)
-        blocks = [config.num_blocks or 0, other.num_blocks or 0]
-        if min(blocks) * config.block_size < config.scheduler.max_model_len:
-            return None
-        if max(*blocks, other.scheduler.max_num_seqs) > MOST_BLOCKS:
-            return None
-        load = self._load(other.scheduler.max_num_seqs)
-        before, after = (self._run(c, load, cost) for c in (config, other))
-        seen = self._window.output_tok_s
+        settings = self._settings(change.fields)
+        for setting in settings:
+            c = setting.config
+            blocks = c.num_blocks or 0
+            if blocks * c.block_size < c.scheduler.max_model_len or blocks > MOST_BLOCKS:
+                return None
+            if max(setting.clients or 0, c.scheduler.max_num_seqs) > MOST_CLIENTS:
+                return None
+        before, after = (self._run(setting) for setting in settings)
+        seen = window.output_tok_s
         if not seen / ALIKE < before.tokens < seen * ALIKE or not min(*before, *after) > 0.0:
             return None
         ratio = before.gap / after.gap if change.metric == ITL else after.tokens / before.tokens
         return max(0.0, ratio - 1.0)
 
-    def _load(self, seats: int) -> _Load:
+    def _settings(self, fields: dict[str, Any]) -> tuple[_Setting, _Setting]:
+        """Return the engine as it is, and with fields of `EngineArgs` changed."""
+        config, front = self._config, self._front()
+        other, load = changed(config, fields), self._load()
+        now = _Setting(config, front, load, self._clients())
+        if not fields.keys() & CACHING:
+            lanes = fields.get("tokenizer_pool_size", front.tokenizers)
+            return now, now._replace(config=other, front=replace(front, tokenizers=lanes))
+        # What was found in the cache is computed by neither; all that may be found, by the first.
+        found = round(self._window.cached_tokens / max(1, self._window.requests))
+        misses = replace(
+            load,
+            input_lens=np.maximum(1, load.input_lens - found),
+            prefixes=np.full(len(load), NO_PREFIX),
+            prefix_lens=np.zeros(len(load), dtype=np.int64),
+        )
+        tokens = int(load.input_lens.sum() + load.output_lens.sum())
+        needed = tokens // config.block_size + len(load)
+        roomy = max(needed, config.num_blocks or 0)
+        other = replace(other, enable_prefix_caching=True, num_blocks=min(roomy, MOST_BLOCKS))
+        return now._replace(load=misses), now._replace(config=other)
+
+    def _clients(self) -> int | None:
+        """Return how many clients send one request after the other; None if they do not."""
+        w = self._window
+        if most := w.most_in_flight:
+            return most if w.in_flight >= CLOSED * most else None
+        return max(1, round(w.running + w.waiting)) if w.share("idle") < IDLE else None
+
+    def _front(self) -> Front:
+        """Return what a request passes before the core."""
+        w, args = self._window, self._case.evidence.args
+        requests, clients = max(1, w.requests), self._clients()
+        away = 0.0 if clients is None else max(0.0, clients - w.in_flight) * w.seconds
+        return Front(
+            request_seconds=w.parts.get("http", 0.0) / requests,
+            tokenizers=max(1, args.tokenizer_pool_size),
+            tokenizer_seconds=w.parts.get("tokenize", 0.0) / requests,
+            client_seconds=away / requests if w.most_in_flight else 0.0,
+        )
+
+    def _load(self) -> Workload:
         """Return the recorded requests, as often as they fill the batch for some rounds."""
         w = self._window
         requests = [r for r in w.arrivals for _ in range(r.sequences)]
         known = [r.output_tokens for r in requests if r.output_tokens] or [1]
         usual = sum(known) // len(known)
-        clients = max(1, round(w.running + w.waiting))
-        rows = min(clients, seats)
+        clients = self._clients()
+        most = clients or max(1, round(w.running + w.waiting))
+        rows = max(1.0, min(w.running, most))
         lengths = sum(r.output_tokens or usual for r in requests) / len(requests)
-        count = max(clients, min(ROUNDS * clients, int(MOST_STEPS * rows / lengths)))
+        count = max(2 * most, min(ROUNDS * most, int(MOST_STEPS * rows / lengths)))
         picked = [requests[i % len(requests)] for i in range(count)]
-        closed = w.share("idle") < CLOSED
         shared = np.array([r.shared_tokens for r in picked])
         turns = np.arange(count) // len(requests) * w.seconds
-        return _Load(
-            Workload(
-                arrivals=np.array([0.0 if closed else r.arrived for r in picked])
-                + (0.0 if closed else turns),
-                input_lens=np.array([r.prompt_tokens for r in picked]),
-                output_lens=np.array([r.output_tokens or usual for r in picked]),
-                prefixes=np.where(shared > 0, 0, NO_PREFIX),
-                prefix_lens=shared,
-            ),
-            clients if closed else None,
+        times = np.array([r.arrived for r in picked]) + turns
+        return Workload(
+            arrivals=times if clients is None else np.zeros(count),
+            input_lens=np.array([r.prompt_tokens for r in picked]),
+            output_lens=np.array([r.output_tokens or usual for r in picked]),
+            prefixes=np.where(shared > 0, 0, NO_PREFIX),
+            prefix_lens=shared,
         )
 
-    @staticmethod
-    def _run(config: EngineConfig, load: _Load, cost: RooflineCost) -> _Speed:
-        replica = Replica(config, config.num_blocks or 1, [ModelledStage(cost)])
-        outcome = simulate(load.workload, [replica], num_clients=load.clients)
-        seconds = float(np.nanmax(outcome.last) - np.nanmin(outcome.sent))
-        return _Speed(float(outcome.tokens.sum()) / seconds, outcome.gaps.percentile(0.99))
+    def _run(self, setting: _Setting) -> _Speed:
+        assert self._stage is not None
+        config = setting.config
+        replica = Replica(config, config.num_blocks or 1, [self._stage])
+        outcome = simulate(
+            setting.load, [replica], num_clients=setting.clients, front=setting.front
+        )
+        return _Speed(_rate(outcome, setting.clients or 0), outcome.gaps.percentile(0.99))
+
+
+def _rate(outcome: Outcome, clients: int) -> float:
+    """Return tokens/s from the first end of as many requests as clients to the last beginning.
+
+    Before, the caches fill. Later, clients have nothing left to ask.
+    """
+    ends = np.sort(outcome.last)
+    begin, end = ends[min(clients, len(ends)) - 1] if clients else 0.0, np.nanmax(outcome.sent)
+    if end <= begin:
+        begin, end = np.nanmin(outcome.sent), ends[-1]
+    spans = np.maximum(outcome.last - outcome.first, 1e-9)
+    inside = np.minimum(outcome.last, end) - np.maximum(outcome.first, begin)
+    return float((outcome.tokens * np.clip(inside / spans, 0.0, 1.0)).sum() / (end - begin))
 
 
 def changed(config: EngineConfig, fields: dict[str, Any]) -> EngineConfig:
@@ -136,7 +192,7 @@ def changed(config: EngineConfig, fields: dict[str, Any]) -> EngineConfig:
             whole["num_blocks"] = value
         elif name == "kv_cache_memory_bytes":
             whole["num_blocks"] = round(blocks * value / (config.kv_cache_memory_bytes or value))
-        else:
+        elif name not in ("tokenizer_pool_size", "kv_offloading_size"):
             whole[name] = value
     return replace(config, scheduler=replace(config.scheduler, **limits), **whole)
 

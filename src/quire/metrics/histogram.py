@@ -35,18 +35,21 @@ class Histogram:
 
 
 class TimedHistogram(Histogram):
-    """A histogram with the seconds that the observations of each bucket took."""
+    """A histogram of steps with sums per bucket: values, seconds of the model, and of the rest."""
 
-    __slots__ = ("seconds",)
+    __slots__ = ("rest", "seconds", "sums")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         super().__init__(bounds)
-        self.seconds = [0.0] * len(self.counts)
+        self.sums, self.seconds, self.rest = ([0.0] * len(self.counts) for _ in range(3))
 
-    def add(self, value: float, seconds: float) -> None:
+    def add(self, value: float, seconds: float, rest: float) -> None:
         """Count a value that took so long."""
         self.observe(value)
-        self.seconds[bisect_left(self.bounds, value)] += max(0.0, seconds)
+        bucket = bisect_left(self.bounds, value)
+        self.sums[bucket] += value
+        self.seconds[bucket] += max(0.0, seconds)
+        self.rest[bucket] += max(0.0, rest)
 
 
 def quantile(q: float, bounds: Sequence[float], counts: Sequence[int]) -> float | None:

@@ -75,7 +75,7 @@ class EngineStats:
         self.request_generation_tokens = Histogram(TOKEN_COUNTS)
         self.request_params_n = Histogram((1, 2, 5, 10, 20, 50, 100, 128))
         self.request_params_max_tokens = Histogram(TOKEN_COUNTS)
-        self.iteration_tokens = TimedHistogram(TOKEN_COUNTS)  # with the model's seconds
+        self.iteration_tokens = TimedHistogram(TOKEN_COUNTS)
         self.event_loop_lag = Histogram(LATENCIES)
         self.recent = RecentLatencies(
             {
@@ -96,6 +96,8 @@ class EngineStats:
         """Returns the adapters in use."""
         self.in_flight: Callable[[], int] = int
         """Returns the number of requests that have not ended."""
+        self.arriving: Callable[[], int] = int
+        """Returns the number of sequences that are being tokenized."""
         self.observer: Callable[[], None] | None = None
         """Called after each step."""
         self._repeats = RepeatedPrefixes()
@@ -145,8 +147,9 @@ class EngineStats:
         if scheduler is not None:
             # After an abort the core reports its state without a step.
             if self.scheduler is None or scheduler.num_steps > self.scheduler.num_steps:
-                ends = [0.0 if core is None else core.model for core in (known, self.core)]
-                self.iteration_tokens.add(scheduler.step_tokens, ends[1] - ends[0])
+                begin, end = (core or CoreTimes() for core in (known, self.core))
+                rest = end.own - begin.own  # ends with the sending of the step before
+                self.iteration_tokens.add(scheduler.step_tokens, end.model - begin.model, rest)
             self.scheduler = scheduler
         self._log.on_step(self, now)
         self.last_step = now

@@ -10,6 +10,7 @@ import pytest
 from quire.core.messages import CoreTimes, SchedulerStats
 from quire.explain.analyse import explain
 from quire.explain.bounds import gain_of
+from quire.explain.calibrate import Reached
 from quire.explain.causes.case import ITL, LATEST, QUIET, Case, open_case
 from quire.explain.estimate import Estimator
 from quire.explain.evidence import Evidence, Platform
@@ -49,12 +50,12 @@ def test_a_prompt_attends_to_itself_and_not_to_those_of_its_step() -> None:
     assert cached > forty
 
 
-def test_times_of_steps_by_size_tell_bandwidth_from_products() -> None:
+def test_times_of_steps_by_size_tell_rates_from_overheads() -> None:
     """Seen: a batch of five was to cost no more than one of two, and took a third longer."""
-    sizes = [(8.0, 900), (700.0, 30)]
-    mixed = healthy(step_sizes=sizes, steps=930, computed_tokens=28_200, prompt_tokens=20_000)
+    sizes = [(8.0, 900), (30.0, 40), (700.0, 30)]
+    mixed = healthy(step_sizes=sizes, steps=970, computed_tokens=29_400, prompt_tokens=21_000)
     known = Estimator(mixed)
-    known._reached = {"memory": 0.5, "compute": 0.4}
+    known._reached = Reached(0.5, 0.4, 0.5, 2e-3, 1e-5)
     cost = known._cost_of()
     seconds = [known._seconds(cost, [step]) for step in known._steps]
     parts = mixed.window.parts | {"model": sum(seconds)}
@@ -62,42 +63,45 @@ def test_times_of_steps_by_size_tell_bandwidth_from_products() -> None:
         mixed.window, parts=parts, step_seconds=[2 * s for s in seconds]
     )
     found = Estimator(msgspec.structs.replace(mixed, window=window))
-    assert found._reached == pytest.approx({"memory": 0.5, "compute": 0.4}, rel=0.01)
+    for tokens in (12.0, 300.0):  # sizes between those that were seen
+        step = [known._mix.of_size(1, tokens)]
+        told = found._seconds(found._cost_of(), step)
+        assert told == pytest.approx(known._seconds(cost, step), rel=0.1)
 
 
 def test_a_window_has_the_times_of_its_steps_by_size() -> None:
     stats = EngineStats()
-    stats.on_step(SchedulerStats(1, 0, 0, 9, 0, 0, 0, 1, 4), 1.0, CoreTimes(model=1.0))
+    stats.on_step(SchedulerStats(1, 0, 0, 9, 0, 0, 0, 1, 4), 1.0, CoreTimes(model=1.0, prepare=0.1))
     probe = Probe(stats)
     for steps, tokens, model in ((2, 40, 3.5), (3, 4, 3.6), (4, 4, 3.8)):
         state = SchedulerStats(1, 0, 0, 9, 0, 0, 0, steps, tokens)
-        stats.on_step(state, 1.0, CoreTimes(model=model))
+        stats.on_step(state, 1.0, CoreTimes(model=model, prepare=0.1 * steps))
     stats.on_step(state, 1.0, CoreTimes(model=4.0))  # without a step
     window = probe.end().window
-    assert [count for _, count in window.step_sizes] == [2, 1]
     assert window.step_seconds == pytest.approx([0.3, 2.5])
+    assert window.step_sizes == [(4.0, 2), (40.0, 1)]
+    assert window.step_rest == pytest.approx([0.2, 0.1])
 
 
 def test_sequences_share_most_of_the_cores_own_work() -> None:
     """Seen: two seats of eight clients' cost 49 % of the time in the core, and 91 % were gained."""
     core = {"prepare": 2.0, "update": 1.0, "core_send": 1.0}
     case = open_case(healthy(ops=UNBOUND, parts=core, running=2.0, step_sizes=[(2.0, 1000)]))
-    cost = case.estimate.serving_cost()
-    assert cost is not None
-    assert cost.host_seconds(8) < 1.35 * cost.host_seconds(2)
+    whole = case.estimate.serving()
+    assert whole is not None
+    assert whole.cost.host_seconds(8) < 1.35 * whole.cost.host_seconds(2)
     assert case.estimate.batch_gain(8.0) > 1.1
 
 
-def test_times_that_no_share_explains_choose_none() -> None:
-    """Seen: fp8 read faster than measured, so half of the rate had the shape of the steps."""
-    flat = healthy(step_sizes=[(7.0, 100), (14.0, 100)], steps=200, computed_tokens=2100)
-    estimate = Estimator(flat)
-    quick = 0.7 * estimate._seconds(estimate._uncalibrated, estimate._steps)
-    window = msgspec.structs.replace(
-        flat.window, parts=flat.window.parts | {"model": quick}, step_seconds=[quick / 2] * 2
-    )
-    found = Estimator(msgspec.structs.replace(flat, window=window))
-    assert found._reached["memory"] == 1.0
+def test_a_request_costs_the_core_more_than_a_step() -> None:
+    """Seen: two requests' prompts, and their ends, took as long as ten steps without them."""
+    sizes = [(8.0, 900), (108.0, 50)]
+    shape: dict[str, Any] = {"step_sizes": sizes, "steps": 950, "requests": 50}
+    tokens = {"computed_tokens": 12_600, "prompt_tokens": 5000, "generation_tokens": 7650}
+    window = {"step_rest": [900 * 1e-4, 50 * 2e-3]}
+    found = Estimator(healthy(**shape | tokens | window)).serving()
+    assert found is not None
+    assert found.request_seconds > 2e-3
 
 
 def test_drafts_are_no_prompts() -> None:

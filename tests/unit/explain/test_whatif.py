@@ -77,9 +77,9 @@ def test_clients_that_come_at_their_times_get_no_faster() -> None:
 def test_a_smaller_chunk_ends_long_gaps() -> None:
     given = {"max_num_batched_tokens": 2048, "max_model_len": 2048}
     stalls = healthy(
-        args=given, ops=OPS, itl_p50=0.01, itl_p99=1.0, computed_tokens=60_000,
-        step_sizes=[(8.0, 900), (1500.0, 100)], generation_tokens=1600,
-        arrivals=requests(32, prompt=1500),
+        args=given, ops=OPS, itl_p50=0.01, itl_p99=1.0, computed_tokens=60_600, requests=40,
+        step_sizes=[(8.0, 75), (1500.0, 40)], steps=115, generation_tokens=640,
+        prompt_tokens=60_000, arrivals=requests(32, prompt=1500),
     )  # fmt: skip
     assert change(stalls, "--max-itl-stretch").simulated
 

@@ -39,9 +39,13 @@ SCHEDULING = frozenset(
     {
         "max_num_seqs", "max_num_batched_tokens", "max_itl_stretch", "num_gpu_blocks_override",
         "kv_cache_memory_bytes", "num_scheduler_steps", "async_scheduling",
+        "enable_prefix_caching", "kv_offloading_size", "tokenizer_pool_size",
     }
 )  # fmt: skip
 """Fields of `EngineArgs` that change only what steps contain. `whatif` simulates them."""
+
+CACHING = frozenset({"enable_prefix_caching", "kv_offloading_size"})
+"""Those of them that let prompts find what earlier ones computed."""
 
 
 class Kind(IntEnum):
