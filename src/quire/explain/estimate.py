@@ -13,10 +13,9 @@ from math import ceil
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.explain.bounds import NEARLY_ALL
-from quire.explain.calibrate import Bucket, Reached, fitted, reached
 from quire.explain.evidence import Evidence
 from quire.explain.limits import profile_of
-from quire.explain.step_mix import Step, StepMix
+from quire.explain.step_mix import Bucket, Reached, Step, StepMix, fitted, reached
 from quire.models.cost import at_rates, roofline
 from quire.simulate.stages import ModelledStage
 

@@ -1,13 +1,22 @@
-"""What the steps of a window computed, by their sizes: rows of running sequences, and prompts."""
+"""What the steps of a window computed, by their sizes, and how fast they were."""
 
 from __future__ import annotations
 
-from quire.core.cost import RooflineCost, StepParts
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.core.cost import RooflineCost, StepParts, smooth_maximum
 from quire.explain.evidence import Window
 from quire.system.records import dataclass
 
 MIXED = 1.5
 """Tokens of a step, relative to its rows without prompts, from which it contains prompts."""
+RATIOS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
+"""Times of products relative to those of reading that are tried, both relative to predictions."""
+TRUST, VAGUE = 0.03, 0.001
+"""Weights of the measured limits and of usual overheads, relative to the window's steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +102,101 @@ class StepMix:
         w = self._window
         held = w.kv_share * w.kv_blocks * self._block_size
         return max(1.0, held / max(1.0, w.running))
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How fast the steps of a window were, relative to the measured limits.
+
+    Attributes:
+        memory, compute, attention: shares of the rates of reading, of products and of attention.
+        step, row: further seconds of a step, and of each sequence in it.
+    """
+
+    memory: float = 1.0
+    compute: float = 1.0
+    attention: float = 1.0
+    step: float = 0.0
+    row: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Steps of one size: their predicted parts, sequences, and measured seconds of one step."""
+
+    count: int
+    parts: StepParts
+    seqs: float
+    seconds: float
+
+
+def reached(buckets: Sequence[Bucket], step: float, row: float) -> Reached:
+    """Return the rates and overheads that predict the measured times best.
+
+    Few sizes cannot tell five unknowns apart. So the fit prefers the measured limits and the given
+    overheads, all slowed down alike.
+
+    Args:
+        step, row: usual overhead of a step and of a sequence, in seconds.
+    """
+    seen, counts = ([getattr(b, name) for b in buckets] for name in ("seconds", "count"))
+    others = [b.parts.states + b.parts.pairs + b.parts.others for b in buckets]
+    fixed = [others, [step] * len(buckets), [row * b.seqs for b in buckets]]
+    best, least = Reached(), math.inf
+    for ratio in RATIOS:
+        linear = [
+            smooth_maximum(b.parts.weights, ratio * b.parts.products, b.parts.corner)
+            for b in buckets
+        ]
+        columns = list(zip(linear, *fixed, strict=True))
+        times, error = _solve(columns, seen, counts, (TRUST, TRUST, VAGUE, VAGUE))
+        error += TRUST * math.log(ratio) ** 2
+        if error < least:
+            least = error
+            reading = max(times[0], 1e-9)
+            best = Reached(
+                1.0 / reading, 1.0 / (ratio * reading), 1.0 / max(times[1], 1e-9),
+                times[2] * step, times[3] * row,
+            )  # fmt: skip
+    return best
+
+
+def fitted(
+    columns: Sequence[Sequence[float]], seen: Sequence[float], counts: Sequence[int]
+) -> list[float]:
+    """Return factors of the columns, at least 0, whose sums are near `seen`.
+
+    Args:
+        columns: usual parts of each time, [times][parts].
+        counts: how often each time was seen.
+    """
+    return _solve(columns, seen, counts, [VAGUE] * len(columns[0]))[0]
+
+
+def _solve(
+    columns: Sequence[Sequence[float]],
+    seen: Sequence[float],
+    counts: Sequence[int],
+    trust: Sequence[float],
+) -> tuple[list[float], float]:
+    """Return the factors of `fitted`, and their error.
+
+    Args:
+        trust: weight of each factor's usual value.
+    """
+    parts, times = np.array(columns), np.maximum(seen, 1e-9)
+    shares = np.array(counts) * times
+    weights = np.sqrt(shares / shares.sum()) / times
+    count, near = parts.shape[1], np.sqrt(trust)
+    usual = max(1e-9, parts.sum(1) @ counts) / shares.sum()  # one over how much slower it was
+    rows = np.vstack([parts * weights[:, None], np.diag(near) * usual])
+    wanted = np.concatenate([weights * times, near])
+    free, found = list(range(count)), np.zeros(count)
+    while free:
+        part = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
+        found[:] = 0.0
+        found[free] = np.maximum(part, 0.0)
+        if part.min() >= 0.0:
+            break
+        del free[int(part.argmin())]
+    return found.tolist(), float(((rows @ found - wanted) ** 2).sum())

@@ -93,7 +93,6 @@ class AsyncLLM(VllmMethods):
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
         self.timelines = self._output.timelines
-        self.stats.in_flight = lambda: self._output.num_unfinished
         if (lora := resolved.config.lora) is not None:
             self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
         images = ImageReader(resolved.config, args, self.stats.front)

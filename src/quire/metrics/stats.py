@@ -38,6 +38,8 @@ class EngineStats:
 
     replicas: Sequence[EngineStats] = ()
     """The counters of each of several engine cores (see `replica_stats`)."""
+    arriving: Callable[[], int] = int
+    """Returns the number of sequences that are being tokenized."""
     first_replica = 0
     """The number of the first one."""
 
@@ -96,8 +98,6 @@ class EngineStats:
         """Returns the adapters in use."""
         self.in_flight: Callable[[], int] = int
         """Returns the number of requests that have not ended."""
-        self.arriving: Callable[[], int] = int
-        """Returns the number of sequences that are being tokenized."""
         self.observer: Callable[[], None] | None = None
         """Called after each step."""
         self._repeats = RepeatedPrefixes()

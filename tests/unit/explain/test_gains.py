@@ -10,13 +10,13 @@ import pytest
 from quire.core.messages import CoreTimes, SchedulerStats
 from quire.explain.analyse import explain
 from quire.explain.bounds import gain_of
-from quire.explain.calibrate import Reached
 from quire.explain.causes.case import ITL, LATEST, QUIET, Case, open_case
 from quire.explain.estimate import Estimator
 from quire.explain.evidence import Evidence, Platform
 from quire.explain.host import HostUse
 from quire.explain.probe import Probe
 from quire.explain.report import Change
+from quire.explain.step_mix import Reached
 from quire.metrics.stats import EngineStats
 from tests.unit.explain.made import LIMITS, healthy, profile
 

@@ -65,6 +65,7 @@ class OutputProcessor:
         self._stats = stats
         self._tracer = tracer
         self._requests: dict[str, RequestState] = {}
+        stats.in_flight = self._requests.__len__
         self._sequences: dict[str, tuple[RequestState, SequenceState]] = {}
         self._probes: dict[str, RequestState] = {}
         self._ids = itertools.count()
