@@ -12,45 +12,13 @@
 #include "recurrent_parts.h"
 #include "row_range.h"
 #include "simd_math.h"
+#include "state_past.h"
 
 namespace quire::QUIRE_ISA {
 
 namespace {
 
 constexpr int kBlockVecs = static_cast<int>(kStateColumns / kLanes);
-
-constexpr int64_t kPastBytes = 1 << 20;  // of a layer's states in a step, which no L2 cache keeps
-
-// Columns of the state: in a slot, or in the task's memory.
-struct Place {
-  float* at;
-  int64_t stride;
-};
-
-// Stores a vector at a multiple of its size past the caches: they would read the old content first.
-inline void store_past(float* p, Vec v) {
-#if defined(__AVX512F__)
-  _mm512_stream_ps(p, v);
-#elif defined(__AVX2__)
-  _mm256_stream_ps(p, v);
-#else
-  store(p, v);
-#endif
-}
-inline void finish_stores_past() {
-#if defined(__AVX2__)
-  _mm_sfence();
-#endif
-}
-
-// A token of one head. With a decay per row, `read_k` and `read_q` are products with it, and alpha is 1.
-struct Token {
-  const float *k, *q, *read_k, *read_q;  // [rows]
-  const float* row_decay;                // [rows] or null
-  float alpha, beta, qk;                 // Mamba-2: beta is Δ
-  const float* v;                        // [columns]
-  float* y;
-};
 
 // log(1 + exp(x)). With t = exp(-|x|) and z = t / (t + 2), log(1 + t) = 2 (z + z³/3 + z⁵/5 + …), and
 // z² is at most 1/9.
@@ -70,8 +38,8 @@ inline Vec softplus(Vec x) {
   return fma(z, p, max(zero(), x));
 }
 
-// V vectors of columns, or the first n lanes of one. kPast: the new state passes by the caches.
-template <int V, bool kTail, bool kPast>
+// V vectors of columns, or the first n lanes of one.
+template <int V, bool kTail>
 struct Columns {
   int64_t n;
 
@@ -79,10 +47,6 @@ struct Columns {
   void put(float* p, int j, Vec v) const {
     if (kTail) return store(p, v, n);
     store(p + j * kLanes, v);
-  }
-  void put_state(float* p, int j, Vec v) const {
-    if (kPast) return store_past(p + j * kLanes, v);
-    put(p, j, v);
   }
 
   void delta(const Token& t, int64_t rows, Place from, Place to, int64_t c) const {
@@ -106,7 +70,7 @@ struct Columns {
       const Vec a = t.row_decay == nullptr ? alpha : broadcast(t.row_decay[i]);
       for (int j = 0; j < V; ++j) {
         const Vec s = get(from.at + i * from.stride, j);
-        put_state(to.at + i * to.stride, j, fma(k, m[j], mul(a, s)));
+        put(to.at + i * to.stride, j, fma(k, m[j], mul(a, s)));
       }
     }
   }
@@ -122,7 +86,7 @@ struct Columns {
       const Vec k = broadcast(t.k[i]), q = broadcast(t.q[i]);
       for (int j = 0; j < V; ++j) {
         const Vec s = fma(k, change[j], mul(alpha, get(from.at + i * from.stride, j)));
-        put_state(to.at + i * to.stride, j, s);
+        put(to.at + i * to.stride, j, s);
         y[j] = fma(q, s, y[j]);
       }
     }
@@ -131,9 +95,9 @@ struct Columns {
 };
 
 using Step = void (*)(const Token&, int64_t rows, Place from, Place to, int64_t c, int64_t n);
-template <bool kDelta, int V, bool kTail, bool kPast = false>
+template <bool kDelta, int V, bool kTail>
 void step(const Token& t, int64_t rows, Place from, Place to, int64_t c, int64_t n) {
-  const Columns<V, kTail, kPast> columns{n};
+  const Columns<V, kTail> columns{n};
   if (kDelta) return columns.delta(t, rows, from, to, c);
   columns.scan(t, rows, from, to, c);
 }
@@ -263,12 +227,12 @@ struct Head {
     if (number >= 0) return {slot(number) + c, a.columns};
     return own(c);
   }
-  // Whether the state after the last row goes past the caches. It is in another slot than the one that was
+  // Whether the state after the last row, r, goes past the caches. It is in another slot than the one that is
   // read, and the next step finds neither in a cache.
-  bool passes_caches() const {
-    const int64_t last = a.steps.query_start_loc[s + 1] - 1, state_bytes = a.rows * a.columns * 4;
-    return a.steps.to[last] >= 0 && a.steps.to[last] != a.steps.from[s] &&
-           a.steps.num * a.heads * state_bytes >= kPastBytes && a.columns % 16 == 0 &&
+  bool passes_caches(int64_t r, int64_t first) const {
+    const int64_t from = r == first ? a.steps.from[s] : a.steps.to[r - 1];
+    return from >= 0 && a.steps.to[r] >= 0 && a.steps.to[r] != from &&
+           a.steps.num * a.heads * a.rows * a.columns * 4 >= kPastBytes && a.columns % 16 == 0 &&
            reinterpret_cast<uintptr_t>(a.state) % 64 == 0;
   }
   Place own(int64_t c) const {  // the task's memory: blocks of columns one after the other
@@ -287,7 +251,7 @@ void run(const MatrixStateArgs& a, int64_t task, float* room) {
   if (a.steps.from[head.s] < 0) {
     for (int64_t i = 0; i < a.rows * a.part_columns; ++i) head.state[i] = 0.0f;
   }
-  const int64_t past = head.passes_caches() ? last - 1 : last;  // the row whose state goes past them
+  const bool past = head.passes_caches(last - 1, first);
   Token tokens[kStateTile];
   for (int64_t r = first; r < last; r += kStateTile) {
     const int64_t count = last - r < kStateTile ? last - r : kStateTile;
@@ -299,17 +263,20 @@ void run(const MatrixStateArgs& a, int64_t task, float* room) {
       }
     }
     head.set_gates<kDelta, T>(tokens, count, r);
-    for (int64_t c = 0; c < head.columns;) {
+    const int64_t cached = past && r + count == last ? count - 1 : count;
+    for (int64_t c = 0; c < head.columns && cached > 0;) {
       const int64_t left = head.columns - c;
       const bool block = left >= kStateColumns, tail = left < kLanes;
       const Step one = block  ? Step{step<kDelta, kBlockVecs, false>}
                        : tail ? Step{step<kDelta, 1, true>}
                               : Step{step<kDelta, 1, false>};
-      for (int64_t i = 0; i < count; ++i) {
-        const Step run_one = block && r + i == past ? Step{step<kDelta, kBlockVecs, false, true>} : one;
-        run_one(tokens[i], a.rows, head.before(r + i, first, c), head.after(r + i, c), c, left);
+      for (int64_t i = 0; i < cached; ++i) {
+        one(tokens[i], a.rows, head.before(r + i, first, c), head.after(r + i, c), c, left);
       }
       c += block ? kStateColumns : tail ? left : kLanes;
+    }
+    for (int64_t i = cached; i < count; ++i) {
+      step_past<kDelta>(tokens[i], a.rows, head.before(r + i, first, 0), head.after(r + i, 0), head.columns);
     }
     for (int64_t i = 0; i < count; ++i) {
       T* const y = row_at<T>(a.y, r + i, a.y_stride) + head.head * a.columns + head.begin;
@@ -318,7 +285,7 @@ void run(const MatrixStateArgs& a, int64_t task, float* room) {
       if (c < head.columns) store(y + c, load(tokens[i].y + c, head.columns - c), head.columns - c);
     }
   }
-  if (past < last) finish_stores_past();
+  if (past) finish_stores_past();
 }
 
 }  // namespace

@@ -107,18 +107,23 @@ def test_bits_do_not_depend_on_steps_and_threads(isa: str, op: str, shape: tuple
 
 
 @each_isa
-@pytest.mark.parametrize("op", ["gated_delta_rule", "mamba2_scan"])
-def test_states_that_no_cache_keeps_have_the_same_bits(isa: str, op: str) -> None:
+@pytest.mark.parametrize(
+    ("op", "rows", "columns"),
+    [("gated_delta_rule", 128, 128), ("kimi", 30, 144), ("mamba2_scan", 30, 144)],
+)
+def test_states_that_no_cache_keeps_have_the_same_bits(
+    isa: str, op: str, rows: int, columns: int
+) -> None:
     """A step with 1 MiB of states stores them past the caches; one sequence alone does not."""
-    count, ops = 16, CpuOps(isa, 2)
-    case = Case(op, 2 * count, (1, 1, 128, 128), torch.float32)
-    state = case.state(2 * count)
+    count, ops = (1 << 18) // (rows * columns) + 1, CpuOps(isa, 2)
+    case = Case(op, 2 * count, (1, 1, rows, columns), torch.float32)
+    state = case.state(3 * count)
     alone = state.clone()
-    parts = [Part(2, 2 * i, {1: 2 * i + 1}) for i in range(count)]
+    parts = [Part(2, 3 * i, {0: 3 * i + 1, 1: 3 * i + 2}) for i in range(count)]
     got = case.native(ops, metadata(parts), state).split(2)
     for i, part in enumerate(parts):
-        rows = Case.of_rows([(case, 2 * i, 2 * i + 2)])
-        assert_same_bits(got[i], rows.native(ops, metadata([part]), alone))
+        each = Case.of_rows([(case, 2 * i, 2 * i + 2)])
+        assert_same_bits(got[i], each.native(ops, metadata([part]), alone))
     assert_same_bits(state, alone)
 
 
