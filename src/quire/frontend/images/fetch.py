@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import SplitResult, unquote, unquote_to_bytes, urljoin, urlsplit
 
 from quire.core.errors import EngineDeadError, InvalidRequestError
+from quire.frontend.images.names import Names
 from quire.frontend.images.prepare import MAX_BYTES, PARAM
 from quire.frontend.workers.pool import CLIENT
 from quire.frontend.workers.threads import DaemonThreads
@@ -122,8 +123,8 @@ class Media:
     async def _in_turn(self, work: Callable[[], bytes], seconds: float | None = None) -> bytes:
         """Return what `work` returns; clients take turns.
 
-        A turn ends with the work. Nothing cuts a look-up of a name, so a client that leaves and
-        asks again could hold all threads.
+        A turn ends with the work. A client that leaves during a look-up of a name and asks again
+        could hold all threads.
         """
         client = CLIENT.get()
         await self._turns.take(client)
@@ -246,17 +247,21 @@ def _get(url: SplitResult, until: float, wire: Wire) -> bytes | str:
         raw.close()
 
 
+_NAMES = Names()
+"""Only hosts of --allowed-media-domains are looked up."""
+
+
 def _connect(host: str, port: int, until: float) -> socket.socket:
     """Connect to a host, all of whose addresses must be public."""
-    found = [entry[4][0] for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    found = _NAMES.addresses(host, _left(until))
     for address in found:
-        if not is_public(str(address)):
+        if not is_public(address):
             raise _refused(f"{host} is an address of a private network")
     # The addresses that were checked: a second look-up could return others.
     for number, address in enumerate(found):
         try:
             timeout = _left(until) / (len(found) - number)
-            return socket.create_connection((str(address), port), timeout=timeout)
+            return socket.create_connection((address, port), timeout=timeout)
         except OSError:
             if number + 1 == len(found):
                 raise

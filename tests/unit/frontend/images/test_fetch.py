@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import InvalidRequestError
-from quire.frontend.images import fetch
+from quire.frontend.images import fetch, names
 from quire.frontend.images.fetch import Media, is_public
 from quire.frontend.images.prepare import MAX_BYTES
 from quire.frontend.workers.pool import CLIENT
@@ -122,13 +122,13 @@ def serving(answer: Answer) -> Iterator[int]:
 @pytest.fixture
 def good(monkeypatch: pytest.MonkeyPatch) -> None:
     """The local server stands for good.test, whose first address does not answer."""
-    names = {"good.test": ["127.0.0.2", "127.0.0.1"]}
+    hosts = {"good.test": ["127.0.0.2", "127.0.0.1"]}
 
-    def look_up(host: str, port: int, *_: Any, **__: Any) -> list[Any]:
-        found = names.get(host, [host])
+    def look_up(host: str, port: None, *_: Any, **__: Any) -> list[Any]:
+        found = hosts.get(host, [host])
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, port)) for each in found]
 
-    monkeypatch.setattr(fetch.socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(names.socket, "getaddrinfo", look_up)
     monkeypatch.setattr(fetch, "is_public", lambda address: address.startswith("127.0.0."))
 
 
@@ -198,7 +198,7 @@ async def test_a_host_that_drips_holds_no_thread_and_no_other_client() -> None:
 async def test_a_client_that_leaves_and_comes_again_holds_no_other_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A look-up of a name cannot be cut."""
+    """Nothing cuts a look-up of a name before its time is over."""
     begun, go, connect = threading.Semaphore(0), threading.Event(), fetch._connect
 
     def stuck(host: str, port: int, until: float) -> socket.socket:
@@ -258,6 +258,29 @@ def test_a_host_with_many_addresses_has_the_whole_time_to_answer(
         load(Media("good.test"), f"http://good.test:{port}/")
     assert given[0] is not None
     assert given[0] > fetch.SECONDS / 2
+
+
+async def test_a_look_up_that_never_ends_holds_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    go, begun = threading.Event(), list[str]()
+
+    def stuck(host: str, *_: Any, **__: Any) -> list[Any]:
+        begun.append(host)
+        go.wait(60)
+        raise socket.gaierror
+
+    monkeypatch.setattr(names.socket, "getaddrinfo", stuck)
+    monkeypatch.setattr(fetch, "SECONDS", 0.05)
+    media = Media("good.test")
+    for _ in range(3):
+        with pytest.raises(InvalidRequestError, match=r"within 0\.05 s|TimeoutError"):
+            await media.load("http://good.test/")
+        await until(lambda: not media._turns._held)  # the fetch's thread is free
+    assert begun == ["good.test"]
+    go.set()
+    await until(lambda: not fetch._NAMES._begun)
+    with pytest.raises(InvalidRequestError, match="gaierror"):
+        await media.load("http://good.test/")
+    media.shutdown()
 
 
 @pytest.mark.usefixtures("good")
