@@ -97,6 +97,25 @@ def test_all_apis_give_the_same_answer(server: Server) -> None:
     assert message["content"][0]["text"] == answer
 
 
+def test_messages_of_each_role_may_have_images(server: Server) -> None:
+    url, text = data_url(10), {"type": "text", "text": "See "}
+    fields: dict[str, Any] = {"model": server.model, "temperature": 0.0}
+    for role in ("system", "developer", "assistant"):
+        turns = [{"role": role, "content": [text, image(url)]}, {"role": "user", "content": "Go"}]
+        found = post(server, "/v1/chat/completions", messages=turns, max_tokens=4, **fields)
+        choice = found.json()["choices"][0]["message"]["content"]
+        parts = [{"type": "input_text", "text": "See "}, {"type": "input_image", "image_url": url}]
+        turns = [{"role": role, "content": parts}, {"role": "user", "content": "Go"}]
+        response = post(server, "/v1/responses", input=turns, max_output_tokens=4, **fields).json()
+        assert response["output"][0]["content"][0]["text"] == choice
+        assert response["usage"]["input_tokens"] == found.json()["usage"]["prompt_tokens"] > 20
+    source = {"type": "url", "url": url}
+    turns = [{"role": "assistant", "content": [text, {"type": "image", "source": source}]}]
+    turns = [{"role": "user", "content": "Hi"}, *turns, {"role": "user", "content": "Go"}]
+    message = post(server, "/v1/messages", messages=turns, max_tokens=4, **fields).json()
+    assert message["usage"]["input_tokens"] > 20
+
+
 def test_client_packages_send_images_unchanged(server: Server) -> None:
     """OpenAI's and Anthropic's; see `test_langchain_and_litellm_send_images` for others."""
     from anthropic import Anthropic  # takes a second to import

@@ -164,8 +164,6 @@ def _check(block: Known, role: Role, where: str) -> None:
     """
     if isinstance(block, ToolResultBlock) and role != "user":
         raise invalid("Tool results belong in messages of the role user.", where)
-    if isinstance(block, ImageBlock) and role != "user":
-        raise invalid("Images belong in messages of the role user.", where)
     if isinstance(block, ThinkingBlock | ToolUseBlock) and role != "assistant":
         raise invalid("Thinking and tool calls belong in messages of the role assistant.", where)
 

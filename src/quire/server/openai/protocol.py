@@ -260,10 +260,10 @@ class ChatMessage(Strict):
 
     def __post_init__(self) -> None:
         parts = self.content if isinstance(self.content, list) else ()
-        if self.role != "user" and any(
+        if self.role in ("tool", "function") and any(
             isinstance(part, ImagePart | ImageEmbedsPart) for part in parts
         ):
-            raise ValueError("only messages of the role user have images")
+            raise ValueError("a tool's result has no images")
 
 
 class FunctionDefinition(Strict):

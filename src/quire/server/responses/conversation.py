@@ -95,15 +95,15 @@ def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:
         elif not isinstance(item, MessageItem):
             messages.append(ChatMessage("tool", _text(item.output), tool_call_id=item.call_id))
         elif is_answer:
-            messages.append(_answer(_text(item.content), thoughts))
+            messages.append(_answer(_content(item.content), thoughts))
         else:
             messages.append(ChatMessage(item.role, _content(item.content)))
         thoughts.clear()
     return [*messages, _answer(None, thoughts)] if thoughts else messages
 
 
-def _answer(text: str | None, thoughts: Sequence[str]) -> ChatMessage:
-    return ChatMessage("assistant", text, reasoning_content="".join(thoughts) or None)
+def _answer(content: str | list[Part] | None, thoughts: Sequence[str]) -> ChatMessage:
+    return ChatMessage("assistant", content, reasoning_content="".join(thoughts) or None)
 
 
 def _call(item: FunctionCallItem | CustomCallItem, tools: ToolSet) -> CalledTool:
@@ -132,13 +132,13 @@ def _text(content: str | Parts) -> str:
     """Return the text of a message.
 
     Raises:
-        ApiError: 400 for an image, which only users send.
+        ApiError: 400 for an image: a tool's result is text.
     """
     if isinstance(content, str):
         return content
     texts = []
     for part in content:
         if isinstance(part, InputImage):
-            raise invalid("Only messages of users have images.", "input")
+            raise invalid("Results of tools have no images.", "input")
         texts.append(part.refusal if isinstance(part, RefusalText) else part.text)
     return "\n".join(texts)
