@@ -24,6 +24,9 @@ TESTS = {
     "address": [
         *("tests/kernels", "tests/unit/ops", "tests/golden/test_plan.py"),
         *("tests/unit/models/test_offload.py", "tests/unit/models/test_pack_cache.py"),
+        *("tests/unit/spec", "tests/unit/sampling", "tests/unit/text/test_tokenizer_json.py"),
+        *(f"tests/unit/frontend/images/test_{name}.py" for name in ("raster", "prepare")),
+        *(f"tests/unit/runner/test_{name}.py" for name in ("kv_host", "kv_reads", "drafts")),
     ],
     "thread": [
         *("tests/kernels/test_pool.py", "tests/unit/ops/test_rank_group.py"),
