@@ -16,6 +16,7 @@ import transformers
 
 from tests.truth.choices import ARCHITECTURES, draw
 from tests.truth.compare import Outcome, run
+from tests.truth.unread import unread
 
 VERDICTS = ("same", "refused", "no oracle", "warned", "near tie", "different", "crashed")
 
@@ -26,9 +27,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=500, help="Configurations. Default: 500.")
     parser.add_argument("--seed", type=int, default=0, help="Draws others. Default: 0.")
     parser.add_argument("--only", type=int, help="Run this one alone, and show it.")
+    parser.add_argument("--keys", action="store_true", help="Look for keys that Quire ignores.")
     args = parser.parse_args()
     quiet()
     began = time.monotonic()
+    if args.keys:
+        ignored = [(kind, key) for kind in ARCHITECTURES for key in unread(kind, args.seed)]
+        for kind, key in ignored:
+            print(f"{kind} ignores {key}")
+        print(f"{len(ARCHITECTURES)} model types in {time.monotonic() - began:.0f} s")
+        return int(bool(ignored))
     chosen = range(args.count) if args.only is None else [args.only]
     outcomes = {index: outcome_of(args.seed, index) for index in chosen}
     if args.only is not None:

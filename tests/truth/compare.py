@@ -47,7 +47,7 @@ chance. Eight roundings of bfloat16, 128 of float32; a wrong config changes logi
 CLEAR = 6.0
 """Log-odds beyond which a class counts as chosen, or not: float32 has few numbers close to 1."""
 
-_AUTO = {
+AUTO = {
     "generate": AutoModelForCausalLM,
     "classify": AutoModelForSequenceClassification,
     "embed": AutoModel,
@@ -125,7 +125,7 @@ def _reason(error: QuireError) -> str:
 
 def _transformers(case: Case, folder: Path) -> tuple[PreTrainedModel, PreTrainedModel]:
     """The model in float64, and in the case's dtype, of weights that are saved into `folder`."""
-    auto = _AUTO[case.task]
+    auto = AUTO[case.task]
     config = AutoConfig.from_pretrained(folder)
     made = auto.from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(case.weights_seed)

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from quire.core.model_config import RopeConfig
+from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models.architectures import llama
+from quire.models.registry import model_config
 from tests.truth.choices import ARCHITECTURES, Case, draw
 from tests.truth.compare import Outcome, run
 from tests.truth.routing import first_near_tie
+from tests.truth.unread import unread
 
 CASES = range(1, len(ARCHITECTURES), 4)
 """Of every fourth architecture; `make truth` has the others."""
@@ -61,6 +63,15 @@ def test_a_norm_behind_rope_takes_its_magnitude_out(tmp_path: Path) -> None:
         "rms_norm_eps": 0.1, "rope_parameters": yarn,
     }  # fmt: skip
     assert run(Case("llama4_text", "generate", shape, "float32", 1), tmp_path) == Outcome("same")
+
+
+def test_no_key_that_transformers_computes_with_is_left_unread() -> None:
+    assert unread("starcoder2") == []
+
+    def forgetful(config: dict[str, Any]) -> ModelConfig:
+        return model_config({k: v for k, v in config.items() if k != "norm_epsilon"})
+
+    assert {key.split(":")[0] for key in unread("starcoder2", read=forgetful)} == {"norm_epsilon"}
 
 
 class Routed(torch.nn.Module):
