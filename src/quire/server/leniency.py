@@ -138,9 +138,33 @@ def similar(name: str, known: Iterable[str]) -> str | None:
     """Return the field that `name` probably misspells."""
     if len(name) > _LONGEST_NAME:
         return None
-    plain = {_plain(each): each for each in known}
-    close = difflib.get_close_matches(_plain(name), plain, n=1, cutoff=_SIMILAR)
-    return plain[close[0]] if close else None
+    plain = _plain(name)
+    letters = _letters(plain)
+    near = {
+        each: field
+        for each, others, field in _prepared(tuple(known))
+        if (letters ^ others).bit_count() <= (1 - _SIMILAR) * (len(plain) + len(each))
+    }
+    close = difflib.get_close_matches(plain, near, n=1, cutoff=_SIMILAR)
+    return near[close[0]] if close else None
+
+
+@lru_cache
+def _prepared(known: tuple[str, ...]) -> list[tuple[str, int, str]]:
+    """Return each field's plain name, its letters and the field."""
+    return [(plain, _letters(plain), each) for each in known for plain in [_plain(each)]]
+
+
+def _letters(text: str) -> int:
+    """Return the set of a text's letters as bits.
+
+    A letter that only one of two texts has matches nothing in the other. So few names are left for
+    `difflib`, which takes a thousand times as long.
+    """
+    bits = 0
+    for letter in set(text):
+        bits |= 1 << (ord(letter) & 63)
+    return bits
 
 
 def choices_at(kind: Any, path: str) -> list[str]:

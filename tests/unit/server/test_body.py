@@ -1,6 +1,7 @@
 """Strict JSON, errors that name the field, and fields that have no effect."""
 
 import asyncio
+import difflib
 from collections import Counter
 from contextlib import suppress
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from starlette.requests import Request
 
 from quire.server.errors import ApiError
 from quire.server.http.body import read_request
-from quire.server.leniency import MAX_UNKNOWN
+from quire.server.leniency import MAX_UNKNOWN, similar
 from quire.server.notices import MAX_NOTICES, notices_of
 from quire.server.openai.protocol import ChatRequest, CompletionRequest
 from quire.server.options import AppOptions
@@ -170,6 +171,36 @@ def test_fields_without_effect_are_reported(field: bytes) -> None:
     assert decoded.logit_bias == {7: 1.0}
     [param] = notices
     assert param.split(".")[-1].replace("\n", "\\n").encode() in field
+
+
+@given(st.sampled_from(CompletionRequest.__struct_fields__), st.data())
+def test_typos_are_those_that_difflib_finds(name: str, data: st.DataObject) -> None:
+    letters = list(name)
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(letters)))
+        letters[place : place + data.draw(st.integers(0, 1))] = data.draw(
+            st.text("aeort_é", max_size=1)
+        )
+    fields = {each.replace("_", ""): each for each in CompletionRequest.__struct_fields__}
+    plain = "".join(letters).lower().replace("_", "")
+    close = difflib.get_close_matches(plain, fields, n=1, cutoff=0.85)
+    assert similar("".join(letters), fields.values()) == (fields[close[0]] if close else None)
+
+
+def test_unknown_fields_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body may have hundreds, and `difflib` would hold all other requests up meanwhile."""
+    compared = 0
+    find = difflib.get_close_matches
+
+    def counted(word: str, names: Any, **options: Any) -> list[str]:
+        nonlocal compared
+        compared += len(names)
+        return find(word, names, **options)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    unknown = b", ".join(b'"z%d": 1' % index for index in range(MAX_UNKNOWN))
+    decode(b'{"prompt": "a", %b}' % unknown, CompletionRequest)
+    assert compared <= MAX_UNKNOWN
 
 
 def test_whole_numbers_are_integers() -> None:
