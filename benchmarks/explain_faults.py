@@ -173,6 +173,7 @@ def gained(change: Change, proof: Proof) -> dict[str, Any]:
         "metric": change.metric,
         "estimated_gain": change.estimated_gain,
         "uncertainty": change.uncertainty,
+        "at_least": change.at_least,
         "simulated": change.simulated,
         "proven_gain": proof.proven_gain,
         "spread": proof.spread,

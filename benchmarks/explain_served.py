@@ -9,8 +9,9 @@ Each fault is a server of a small model, clients, and what is wrong with either.
 process that uses one core. A row says which causes were named, in order. It is written at once;
 --resume FILE leaves out what FILE has. Causes that counts prove need no idle machine. --prove
 starts a second server with the first change of the right cause, and measures both in turns under
-the same load, for all faults whose change is a flag. Faults that need the engine in one process are
-in `explain_faults`. --table prints the rows of a file as the tables of docs/explain.md.
+the same load, for all faults whose change is a flag. It ends with the table of gains, the median
+error, and how many estimates exceed twice the measured gain. Faults that need the engine in one
+process are in `explain_faults`. --table prints the rows of a file as the tables of docs/explain.md.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from benchmarks.explain_injections import Server, certificate, neighbour
 from benchmarks.explain_loads import FAULTS, Fault
 from benchmarks.explain_proofs import PROVABLE, proven
 from benchmarks.explain_servers import observed, serving
-from benchmarks.explain_tables import LOADED, rates, tables
+from benchmarks.explain_tables import LOADED, gains, rates, tables
 from quire.bench.results.report import jsonl, write_json
 from quire.core.errors import QuireError
 from quire.explain.whatif import explained
@@ -141,13 +142,17 @@ def main() -> None:
     every = FAULTS | HEALTHY_LOADS
     if args.prove:
         done = {row["fault"] for row in read(args.resume) if "proven_gain" in row}
+        found = []
         for name in args.fault or PROVABLE:
             if name in done:
                 continue
             row = proven(name, args.repetitions, args.save)
             print(json.dumps(row), flush=True)
-            if args.json is not None and "proven_gain" in row:
-                write_json(args.json, [row])
+            if "proven_gain" in row:
+                found.append(row)
+                if args.json is not None:
+                    write_json(args.json, [row])
+        print("\n".join(gains(found)))
         return
     chosen = HEALTHY_LOADS if args.healthy else every if args.all else FAULTS
     run(args, {name: every[name] for name in args.fault or chosen})

@@ -80,6 +80,8 @@ def gains(rows: list[dict[str, Any]]) -> Iterator[str]:
         seen, told = row["proven_gain"], row["estimated_gain"]
         cause = row["cause"] if "cause" in row else row["causes"][0]
         estimate = f"{told:+.0%} ± {100 * told * row['uncertainty']:.0f}" if told else "more"
+        if row.get("at_least"):
+            estimate = f"at least {told:+.0%}"
         yield (
             f"| {row['fault']} | `{cause}` | `{row['flag']}` | {row['metric']} | {estimate} | "
             f"{seen:+.0%} ± {100 * row['spread']:.0f} |"

@@ -13,6 +13,8 @@ from quire.explain.report import THROUGHPUT, Change
 FEW_STEPS = 20
 CROWDED = 0.5
 """CPUs that other processes use, from which estimates from times are less sure."""
+WIDE = 0.7
+"""Uncertainty from which the lower end of an estimate is reported: "at least"."""
 MEASURED, GUESSED = 0.15, 0.3
 """Relative error of a saved share of the time, with measured limits and with guessed ones."""
 
@@ -57,13 +59,19 @@ def _ranged(change: Change, case: Case, error: float, apart: float) -> Change:
         apart: see `_apart`.
     """
     gain = min(change.estimated_gain, case.most_gain(change.metric))
+    error += case.waited / 2  # others may come and go
     if change.fields and change.metric == THROUGHPUT:
-        gain = case.within_cores(gain)
+        gain = case.within_cores(gain, queues=not change.simulated)
     # If a share s of the time is saved, an error of s is 1 / (1 - s) times as large in the gain.
     of_model = error if change.simulated else error * (1.0 + gain)
     of_steps = max(1, case.window.steps) ** -0.5
     uncertainty = min(1.0, math.hypot(of_model, of_steps, apart))
-    return msgspec.structs.replace(change, estimated_gain=gain, uncertainty=uncertainty)
+    least = uncertainty > WIDE
+    if least:
+        gain /= 1.0 + uncertainty
+    return msgspec.structs.replace(
+        change, estimated_gain=gain, uncertainty=uncertainty, at_least=least
+    )
 
 
 def _apart(cause: str, change: Change, halves: Sequence[Sequence[Suspect]]) -> float:

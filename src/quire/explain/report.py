@@ -53,6 +53,8 @@ class Change(msgspec.Struct, frozen=True):
     """The same as fields of `EngineArgs`; empty if no engine flag can change it."""
     uncertainty: float = 0.0
     """Half the range of the estimate, relative to it: 0.3 means ± 30 %."""
+    at_least: bool = False
+    """The range is so wide that `estimated_gain` is its lower end."""
     simulated: bool = False
     """The gain is from a replay of the recorded requests on the real scheduler."""
 

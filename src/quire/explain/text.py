@@ -82,8 +82,9 @@ def _changes(report: Report) -> Iterator[str]:
     yield "Changes; each estimate is for this change alone"
     width = min(MOST_FLAG, max(len(change.flag) for change in report.changes))
     for change in report.changes:
-        gain = f"{change.estimated_gain:+.0%}"
+        gain = f"{'at least ' if change.at_least else ''}{change.estimated_gain:+.0%}"
         spread = f" ± {100 * change.estimated_gain * change.uncertainty:.0f}"
+        spread = "" if change.at_least else spread
         how = "simulated" if change.simulated else "estimated"
         expected = f"{gain:>6}{spread} {change.metric}, {how}: " if change.estimated_gain else ""
         lead = f"  {change.flag:<{width}}  {expected}"

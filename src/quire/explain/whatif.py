@@ -26,7 +26,7 @@ LEAST_REQUESTS = 4
 """With fewer recorded requests, the cost model alone estimates."""
 ROUNDS = 6
 """Requests of each client in a replay."""
-MOST_STEPS = 1500
+MOST_STEPS = 1000
 """Longer replays are shortened, but not below two requests for each client."""
 MOST_CLIENTS, MOST_BLOCKS = 4096, 2**18
 """Larger engines are not replayed: it would take too much time and memory."""
@@ -69,6 +69,7 @@ class Replay:
             case.evidence.config, tiers=TierConfig(), lora=None, num_blocks=case.window.kv_blocks
         )
         self._stage = case.estimate.serving()
+        self._known: dict[bool, _Speed] = {}
 
     def gain(self, change: Change) -> float | None:
         """Return the simulated gain of a change of scheduling; None if it cannot be simulated."""
@@ -77,16 +78,18 @@ class Replay:
             return None
         if len(window.arrivals) < LEAST_REQUESTS:
             return None
-        settings = self._settings(change.fields)
-        for setting in settings:
+        now, then = self._settings(change.fields)
+        for setting in (now, then):
             c = setting.config
             blocks = c.num_blocks or 0
             if blocks * c.block_size < c.scheduler.max_model_len or blocks > MOST_BLOCKS:
                 return None
             if max(setting.clients or 0, c.scheduler.max_num_seqs) > MOST_CLIENTS:
                 return None
-        before, after = (self._run(setting) for setting in settings)
-        seen = window.output_tok_s
+        cached = bool(change.fields.keys() & CACHING)
+        if cached not in self._known:
+            self._known[cached] = self._run(now)
+        before, after, seen = self._known[cached], self._run(then), window.output_tok_s
         if not seen / ALIKE < before.tokens < seen * ALIKE or not min(*before, *after) > 0.0:
             return None
         ratio = before.gap / after.gap if change.metric == ITL else after.tokens / before.tokens
@@ -95,9 +98,10 @@ class Replay:
     def _settings(self, fields: dict[str, Any]) -> tuple[_Setting, _Setting]:
         """Return the engine as it is, and with fields of `EngineArgs` changed."""
         config, front = self._config, self._front()
-        other, load = changed(config, fields), self._load()
+        caching = bool(fields.keys() & CACHING)
+        other, load = changed(config, fields), self._load(caching)
         now = _Setting(config, front, load, self._clients())
-        if not fields.keys() & CACHING:
+        if not caching:
             lanes = fields.get("tokenizer_pool_size", front.tokenizers)
             return now, now._replace(config=other, front=replace(front, tokenizers=lanes))
         # What was found in the cache is computed by neither; all that may be found, by the first.
@@ -133,10 +137,13 @@ class Replay:
             client_seconds=away / requests if w.most_in_flight else 0.0,
         )
 
-    def _load(self) -> Workload:
+    def _load(self, caching: bool) -> Workload:
         """Return the recorded requests, as often as they fill the batch for some rounds."""
         w = self._window
-        requests = [r for r in w.arrivals for _ in range(r.sequences)]
+        latest = w.arrivals  # of which the first may have come to an empty cache
+        if caching and len(latest) >= 2 * LEAST_REQUESTS:
+            latest = latest[len(latest) // 2 :]
+        requests = [r for r in latest for _ in range(r.sequences)]
         known = [r.output_tokens for r in requests if r.output_tokens] or [1]
         usual = sum(known) // len(known)
         clients = self._clients()

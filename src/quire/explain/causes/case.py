@@ -175,9 +175,13 @@ class Case:
         least = max(1.0 / (w.computed_tokens + 2), self.estimate.needed_share())
         return gain_of(1.0 - least)
 
-    def within_cores(self, gain: float) -> float:
+    def within_cores(self, gain: float, *, queues: bool = True) -> float:
         """Return at most the gain that the cores allow: what remains of the model needs them, and
-        so do the rest of the core's work, the front end and clients on this machine."""
+        so do the rest of the core's work, the front end and clients on this machine.
+
+        Args:
+            queues: requests wait for each other at these places, which a replay knows.
+        """
         w, e = self.window, self.evidence
         if e.offline or self.on_device or len(e.args.replicas) > 1:
             return gain
@@ -189,7 +193,8 @@ class Case:
         now, after = (max(threads * share + others, 1e-9) for share in (self.model, model))
         clients = max(1.0, w.running + w.waiting)
         # A change that only fills idle time leaves the queues as they are.
-        kept = e.cores * (1.0 if saving(gain) <= idle else clients / (clients + TURNS))
+        turns = TURNS if queues and saving(gain) > idle else 0.0
+        kept = e.cores * clients / (clients + turns)
         return min(gain, max(kept, now) / after - 1.0)
 
     def usual(self, threads: float | None = None, **changes: object) -> float:
