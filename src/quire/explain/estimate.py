@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from quire.core.config import EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
@@ -17,7 +18,6 @@ from quire.explain.evidence import Evidence
 from quire.explain.limits import profile_of
 from quire.explain.step_mix import Bucket, Reached, Step, StepMix, fitted, reached
 from quire.models.cost import at_rates, roofline
-from quire.simulate.stages import ModelledStage
 
 THREADING = 0.85
 """Share of the predicted saving that more threads reach: they wait for each other after each op."""
@@ -63,6 +63,13 @@ def _work(
     return config, roofline(config, cautious_cpu(1, 0))
 
 
+class Serving(NamedTuple):
+    """The cost of a step with the core's other work, and the core's time for a new request."""
+
+    cost: RooflineCost
+    request_seconds: float
+
+
 class Estimator:
     """Predicts other configurations of the observed engine."""
 
@@ -103,8 +110,8 @@ class Estimator:
         ratio = second / first
         return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
 
-    def serving(self) -> ModelledStage | None:
-        """Return the cost of a whole step, with the core's other work; None without steps."""
+    def serving(self) -> Serving | None:
+        """Return what the core's work costs; None without steps."""
         w, steps = self._window, self._steps
         if not steps or not w.steps:
             return None
@@ -122,7 +129,7 @@ class Estimator:
             overhead_seconds=self._cost.overhead_seconds + usual * step,
             seq_overhead_seconds=self._cost.seq_overhead_seconds + ROW * usual * row,
         )
-        return ModelledStage(cost, request_seconds=usual * prompt)
+        return Serving(cost, usual * prompt)
 
     def step_seconds(self, tokens: float) -> float:
         """Return the model's time for one step of the running sequences with `tokens` rows."""

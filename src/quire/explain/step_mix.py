@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from quire.core.cost import RooflineCost, StepParts, smooth_maximum
 from quire.explain.evidence import Window
 from quire.system.records import dataclass
@@ -184,19 +182,44 @@ def _solve(
     Args:
         trust: weight of each factor's usual value.
     """
-    parts, times = np.array(columns), np.maximum(seen, 1e-9)
-    shares = np.array(counts) * times
-    weights = np.sqrt(shares / shares.sum()) / times
-    count, near = parts.shape[1], np.sqrt(trust)
-    usual = max(1e-9, parts.sum(1) @ counts) / shares.sum()  # one over how much slower it was
-    rows = np.vstack([parts * weights[:, None], np.diag(near) * usual])
-    wanted = np.concatenate([weights * times, near])
-    free, found = list(range(count)), np.zeros(count)
+    times = [max(one, 1e-9) for one in seen]
+    total = sum(n * one for n, one in zip(counts, times, strict=True))
+    # Relative errors, weighted by the steps' share of the time: the square of 1 / time.
+    weights = [n / (total * one) for n, one in zip(counts, times, strict=True)]
+    predicted = sum(n * sum(row) for n, row in zip(counts, columns, strict=True))
+    usual = total / max(1e-9, predicted)  # how much slower all steps were
+    numbers = range(len(trust))
+    matrix = [
+        [sum(w * row[i] * row[j] for w, row in zip(weights, columns, strict=True)) for j in numbers]
+        for i in numbers
+    ]
+    wanted = [
+        sum(w * t * row[i] for w, t, row in zip(weights, times, columns, strict=True))
+        + trust[i] / usual
+        for i in numbers
+    ]
+    for i in numbers:
+        matrix[i][i] += trust[i] / usual**2
+    free, found = list(numbers), [0.0] * len(trust)
     while free:
-        part = np.linalg.lstsq(rows[:, free], wanted, rcond=None)[0]
-        found[:] = 0.0
-        found[free] = np.maximum(part, 0.0)
-        if part.min() >= 0.0:
+        part = _solution([[matrix[i][j] for j in free] for i in free], [wanted[i] for i in free])
+        found = [0.0] * len(trust)
+        for i, value in zip(free, part, strict=True):
+            found[i] = max(0.0, value)
+        if min(part) >= 0.0:
             break
-        del free[int(part.argmin())]
-    return found.tolist(), float(((rows @ found - wanted) ** 2).sum())
+        del free[part.index(min(part))]
+    error = sum(t * (x / usual - 1.0) ** 2 for t, x in zip(trust, found, strict=True))
+    for w, one, row in zip(weights, times, columns, strict=True):
+        error += w * (sum(x * y for x, y in zip(row, found, strict=True)) - one) ** 2
+    return found, error
+
+
+def _solution(matrix: list[list[float]], wanted: list[float]) -> list[float]:
+    """Solve a small system whose matrix is symmetric and positive definite."""
+    rows = [[*row, value] for row, value in zip(matrix, wanted, strict=True)]
+    for i, pivot in enumerate(rows):
+        for row in rows[:i] + rows[i + 1 :]:
+            factor = row[i] / pivot[i]
+            row[:] = [x - factor * y for x, y in zip(row, pivot, strict=True)]
+    return [row[-1] / row[i] for i, row in enumerate(rows)]

@@ -20,6 +20,7 @@ from quire.explain.causes.case import CACHING, Case
 from quire.explain.evidence import Evidence
 from quire.explain.report import ITL, Change, Report
 from quire.simulate.fleet import Front, Outcome, Replica, simulate
+from quire.simulate.stages import ModelledStage
 from quire.simulate.workload import NO_PREFIX, Workload
 
 LEAST_REQUESTS = 4
@@ -68,7 +69,10 @@ class Replay:
         self._config = replace(
             case.evidence.config, tiers=TierConfig(), lora=None, num_blocks=case.window.kv_blocks
         )
-        self._stage = case.estimate.serving()
+        serving = case.estimate.serving()
+        self._stage = serving and ModelledStage(
+            serving.cost, request_seconds=serving.request_seconds
+        )
         self._known: dict[bool, _Speed] = {}
 
     def gain(self, change: Change) -> float | None:

@@ -18,6 +18,7 @@ OF_SERVER = {"h11", "starlette", "tokenizers"}
         ("quire.cli.serve", LATER | OF_SERVER | {"asyncio"}),
         ("quire.frontend.client.configure", LATER | OF_SERVER),  # the core waits for this
         ("quire.server.serve", LATER),
+        ("quire.server.monitoring.watch", LATER),
         ("quire.frontend.workers.tokenizer_worker", LATER | {"starlette"}),
     ],
 )
