@@ -180,6 +180,10 @@ class EngineCore:
         changed = self.scheduler.kv.pool.has_changes  # by a call
         return self.scheduler.has_unfinished() or changed or bool(waiting)
 
+    @property
+    def is_computing(self) -> bool:
+        return bool(self._in_flight)
+
     def step(self) -> StepOutputs | None:
         """Compute one step; return None if there is no work.
 

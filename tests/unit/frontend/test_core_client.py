@@ -181,6 +181,17 @@ async def test_sigterm_ends_the_core_and_sigint_does_not() -> None:
         assert "with status 0" in str(await asyncio.wait_for(line.death, PATIENCE))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's locks and /proc")
+async def test_a_core_that_is_stopped_cuts_its_step() -> None:
+    async with running("endless") as line:
+        line.client.send(request())
+        name = Path(f"/proc/{line.client.pid}/comm")
+        await until(lambda: name.read_text() == "in-step\n")
+        process = line.client._begun.popen
+        line.client.shutdown()
+        assert process.returncode == 0  # it was not killed
+
+
 BAD_FRAMES = [
     b"",
     b"\xc1",

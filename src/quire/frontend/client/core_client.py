@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 STAND_BY = "stand-by"
 """Makes the core's process import everything before it reads its configuration."""
 SHUTDOWN_SECONDS = 5.0
+STEP_SECONDS = 0.5
+"""How long a core's present step may delay its end."""
 HURRIED_SECONDS = 0.5
 """The same after a drain that ran out of time."""
 LAST_WORDS_SECONDS = 0.1
@@ -162,10 +164,9 @@ class ProcessClient:
     async def end(self) -> None:
         """See `CoreClient`."""
         if self._core is not None:
-            with contextlib.suppress(EngineDeadError):
-                self.send(Shutdown())
+            self._ask_to_stop()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(self._core.popen.wait, self.patience)
+                await asyncio.to_thread(self._wait_for_end, self._core.popen)
         self.shutdown()
 
     def shutdown(self) -> None:
@@ -254,18 +255,33 @@ class ProcessClient:
         self._die(error)
 
     def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        loaded = self._ready is not None and self._ready.done() and not self._ready.cancelled()
-        if self._error is None and loaded:
-            with contextlib.suppress(EngineDeadError):
-                self.send(Shutdown())
-        else:
-            process.terminate()  # a loading core does not read its socket
+        self._ask_to_stop()
         try:
-            process.wait(self.patience)
+            self._wait_for_end(process)
         except subprocess.TimeoutExpired:
             logger.warning("the engine core did not stop in %.1f s; killed", self.patience)
             process.kill()
             process.wait()
+
+    @property
+    def _listens(self) -> bool:
+        """Whether the core reads its socket, between two steps."""
+        loaded = self._ready is not None and self._ready.done() and not self._ready.cancelled()
+        return loaded and self._error is None
+
+    def _ask_to_stop(self) -> None:
+        if self._listens:
+            with contextlib.suppress(EngineDeadError):
+                self.send(Shutdown())
+
+    def _wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait for the core's end; raise TimeoutExpired if it does not come."""
+        if self._listens:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(min(STEP_SECONDS, self.patience))
+                return
+        process.terminate()  # a core that loads, or computes a step, does not read its socket
+        process.wait(self.patience)
 
 
 def _error_of(message: CoreFailed, *, starting: bool) -> QuireError:
