@@ -296,20 +296,20 @@ def test_an_adapter_changes_the_text_model(tiny: Tiny, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"max_num_batched_tokens": 16},
-        {"enforce_eager": True, "max_num_batched_tokens": 64},
+        {"max_num_batched_tokens": 64},
+        {"enforce_eager": True, "max_num_batched_tokens": 16},
         {"quantization": "int8"},
         {"kv_cache_dtype": "int8"},
-        {"num_gpu_blocks_override": 72, "max_num_seqs": 3},
-        {"num_gpu_blocks_override": 64, "swap_space": 0.01, "preemption_mode": "swap"},
+        {"preemption_mode": "recompute"},
+        {"preemption_mode": "swap", "swap_space": 0.01},
         {"tensor_parallel_size": 2, "num_threads": 2},
         {"pipeline_parallel_size": 2, "num_threads": 2},
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
         {"speculative_config": {"method": "suffix", "num_speculative_tokens": 3}},
     ],
     ids=[
-        "chunks",
-        "eager-64",
+        "chunks-64",
+        "eager-chunks-16",
         "int8",
         "int8-kv",
         "preempted",
@@ -322,7 +322,7 @@ def test_an_adapter_changes_the_text_model(tiny: Tiny, tmp_path: Path) -> None:
 )
 def test_an_answer_is_the_same_alone_and_in_a_batch(tiny: Tiny, fields: dict[str, Any]) -> None:
     params = PARAMS.replace(max_tokens=24)
-    prompts: list[Any] = [asked(images(seed)) for seed in (3, 4)]
+    prompts: list[Any] = [asked(images(seed), [seed, *PROMPT]) for seed in (3, 4)]
     if tiny.kind == "paligemma":  # a prompt has an image, and is computed whole
         fields = {
             name: max(value, 48) if "tokens" in name else value for name, value in fields.items()
@@ -331,10 +331,20 @@ def test_an_answer_is_the_same_alone_and_in_a_batch(tiny: Tiny, fields: dict[str
         prompts.append(list(range(1, 90)))
     rounding = {k: v for k, v in fields.items() if k in ("quantization", "kv_cache_dtype")}
     with tiny.llm(enable_prefix_caching=False, **rounding) as llm:
+        outputs = llm.generate(prompts, params, use_tqdm=False)
         alone = [tokens(llm.generate([p], params, use_tqdm=False))[0] for p in prompts]
+    assert tokens(outputs) == alone
+    if preempted := "preemption_mode" in fields:  # blocks for all prompts, not for their answers
+        lengths = [len(output.prompt_token_ids or ()) for output in outputs]
+        blocks = sum(-(-length // 8) for length in lengths) + 2
+        fields = fields | {
+            "num_gpu_blocks_override": blocks,
+            "max_model_len": max(lengths) + params.max_tokens,
+        }
     with tiny.llm(**fields) as llm:
         assert tokens(llm.generate(prompts, params, use_tqdm=False)) == alone
         assert tokens(llm.generate(prompts, params, use_tqdm=False)) == alone, "from the cache"
+        assert (llm.stats.scheduler.num_preemptions > 0) == preempted
 
 
 # One with three positions, and one whose image rows see each other.
