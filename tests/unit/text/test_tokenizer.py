@@ -157,6 +157,21 @@ def test_chat_templates(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("tokenizer_config.json", {"bos_token": "\ud800"}),
+        ("tokenizer_config.json", {"added_tokens_decoder": {"9": {"content": "\ud800"}}}),
+        ("added_tokens.json", {"\ud800": 3}),
+    ],
+)
+def test_an_added_token_that_is_no_text(name: str, content: object, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=r"'\\ud800', which is not valid Unicode"):
+        load_tokenizer(tmp_path)
+
+
 def test_chat_template_of_a_processor(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / "chat_template.json").write_text('{"chat_template": "one"}')

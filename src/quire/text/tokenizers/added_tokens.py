@@ -67,10 +67,12 @@ def read_added(folder: Path, settings: dict[str, Any]) -> Added:
     marked = optional_json(folder / "special_tokens_map.json")
     extra = [text for table in (settings, marked) for text in _extra(table)]
     if "added_tokens_decoder" in settings:
+        roles = _roles(marked) | _roles(settings)
         declared = _declared(settings["added_tokens_decoder"])
-        return Added(_roles(marked) | _roles(settings), declared, extra)
-    roles = _roles(settings) | _roles(marked)
-    return Added(roles, _older(folder, {*roles.values(), *extra}), extra)
+    else:
+        roles = _roles(settings) | _roles(marked)
+        declared = _older(folder, {*roles.values(), *extra})
+    return Added(roles, declared, extra)
 
 
 def optional_json(path: Path) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def _declared(table: Any) -> dict[int, AddedToken]:
             )
         options = {key: bool(token.get(key)) for key in flags}
         normalized = bool(token.get("normalized", False))
-        tokens[int(id_)] = AddedToken(token["content"], normalized=normalized, **options)
+        tokens[int(id_)] = AddedToken(_valid(token["content"]), normalized=normalized, **options)
     return tokens
 
 
@@ -106,7 +108,7 @@ def _older(folder: Path, special: set[str]) -> dict[int, AddedToken]:
                 fix="Correct the entry, or remove it.",
             )
     return {
-        id_: AddedToken(text, special=text in special, normalized=text not in special)
+        id_: AddedToken(_valid(text), special=text in special, normalized=text not in special)
         for text, id_ in sorted(table.items(), key=lambda item: item[1])
     }
 
@@ -114,7 +116,18 @@ def _older(folder: Path, special: set[str]) -> dict[int, AddedToken]:
 def _text(token: Any) -> str | None:
     """Return a token's text; files write a token as a string or as an object with "content"."""
     token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) and token else None
+    return _valid(token) if isinstance(token, str) and token else None
+
+
+def _valid(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise CheckpointError(
+            f"The tokenizer's files name the token {text!r}, which is not valid Unicode.",
+            fix="Correct the entry, or remove it.",
+        ) from None
+    return text
 
 
 def _roles(table: dict[str, Any]) -> dict[str, str]:
