@@ -25,6 +25,7 @@ from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.http.request_ids import engine_request_id
 from quire.server.message_parts import mend_chat
+from quire.server.notices import notices_of
 from quire.server.openai.completions import split_prompts
 from quire.server.openai.conversation import chat_prompt, plain_form
 from quire.server.openai.generation import FinalOutputs
@@ -133,7 +134,9 @@ async def create_rerank(request: Request) -> Response:
     if body.return_documents is not False:
         for result in results:
             result.document = DocumentText(texts[result.index])
-    return json_response(RerankResponse(call.id, call.model, results, call.usage()))
+    return json_response(
+        RerankResponse(call.id, call.model, results, call.usage(), notices_of(request))
+    )
 
 
 @dataclass(slots=True)
@@ -251,7 +254,13 @@ class _Call(Generic[B]):
     def head(self) -> dict[str, Any]:
         """Return an answer's fields other than its data."""
         now = int(time.time())
-        return {"id": self.id, "created": now, "model": self.model, "usage": self.usage()}
+        return {
+            "id": self.id,
+            "created": now,
+            "model": self.model,
+            "usage": self.usage(),
+            "warnings": notices_of(self.request),
+        }
 
 
 def _prompts(given: Input) -> list[PoolingPrompt]:
@@ -269,12 +278,12 @@ def _sides(body: ScoreRequest) -> tuple[str | list[str], str | list[str]]:
         ApiError: 400 if one is missing, or given twice.
     """
     sides = []
-    for names in (("text_1", "queries"), ("text_2", "documents")):
+    for names in (("text_1", "queries", "data_1"), ("text_2", "documents", "items", "data_2")):
         given = [name for name in names if getattr(body, name) is not None]
         if not given:
             raise invalid(f"{names[0]} is missing.", names[0])
         if len(given) > 1:
-            raise invalid(f"{names[0]} and {names[1]} are the same; give one.", names[1])
+            raise invalid(f"{given[0]} and {given[1]} are the same; give one.", given[1])
         sides.append(getattr(body, given[0]))
     return sides[0], sides[1]
 

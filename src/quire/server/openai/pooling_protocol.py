@@ -3,16 +3,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from quire.server.notices import Warnings
 from quire.server.openai.protocol import MAX_SEQUENCES, ChatMessage, Messages, Strict
+from quire.server.rules import Rules, ignored, refused
 
 Input = str | list[str | int | list[int]]
 """One text or one list of token ids, or a list of either."""
 Texts = Annotated[list[str], Meta(max_length=MAX_SEQUENCES)]
+
+
+_ENCODING: Rules = {
+    "embed_dtype": refused("Numbers are float32.", "float32"),
+    "endianness": refused("base64 is little-endian.", "little", "native"),
+}
 
 
 class CommonPooling(Strict):
@@ -27,9 +35,15 @@ class CommonPooling(Strict):
     """See `core.pooling_params`."""
     priority: int | None = None
 
-    # Refused unless null.
+    cache_salt: str | None = None
     mm_processor_kwargs: None = None
-    cache_salt: None = None
+    """Refused unless null."""
+
+    rules: ClassVar[Rules] = {
+        "padding": refused("Texts are not padded.", "do_not_pad"),
+        "request_id": ignored("A request's id is its X-Request-Id."),
+        "truncate": refused("Send truncate_prompt_tokens: -1 instead.", False),
+    }
 
 
 class OfInput(CommonPooling, kw_only=True):
@@ -56,8 +70,12 @@ class EmbeddingRequest(OfInput, kw_only=True):
     """Which of the model's prompts (sentence-transformers) to put before texts."""
 
     input_type: None = None
-    embed_dtype: None = None
-    endianness: None = None
+
+    rules: ClassVar[Rules] = {
+        **_ENCODING,
+        "task": refused("Send prompt_name instead."),
+        "late_chunking": refused("Each text has one vector.", False),
+    }
 
 
 class PoolingRequest(OfInput, kw_only=True):
@@ -69,8 +87,8 @@ class PoolingRequest(OfInput, kw_only=True):
     use_activation: bool | None = None
 
     task: None = None
-    embed_dtype: None = None
-    endianness: None = None
+
+    rules: ClassVar[Rules] = _ENCODING
 
 
 class ClassificationRequest(OfInput, kw_only=True):
@@ -86,7 +104,10 @@ class ScoreRequest(CommonPooling, kw_only=True):
     text_2: str | Texts | None = None
     queries: str | Texts | None = None
     documents: str | Texts | None = None
-    """vLLM's newer names for the two."""
+    items: str | Texts | None = None
+    data_1: str | Texts | None = None
+    data_2: str | Texts | None = None
+    """vLLM's other names for the two: `queries` or `data_1`; `documents`, `items` or `data_2`."""
     use_activation: bool | None = None
 
 
@@ -153,6 +174,7 @@ class ListResponse(msgspec.Struct, kw_only=True):
     model: str
     usage: PoolingUsage
     object: str = "list"
+    warnings: Warnings = UNSET
 
 
 class EmbeddingResponse(ListResponse, kw_only=True):
@@ -186,3 +208,4 @@ class RerankResponse(msgspec.Struct):
     model: str
     results: list[RerankResult]
     usage: PoolingUsage
+    warnings: Warnings = UNSET

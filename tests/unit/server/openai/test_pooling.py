@@ -315,10 +315,31 @@ async def test_pairs_have_newer_names() -> None:
         older = (await http.post("/score", json={"text_1": "a", "text_2": ["b", "c"]})).json()
         newer = (await http.post("/score", json={"queries": "a", "documents": ["b", "c"]})).json()
         assert newer["data"] == older["data"]
+        for names in (("queries", "items"), ("data_1", "data_2")):
+            body = dict(zip(names, ("a", ["b", "c"]), strict=True))
+            assert (await http.post("/score", json=body)).json()["data"] == older["data"]
         for body, param in [({"queries": "a"}, "text_2"), ({"documents": "a"}, "text_1")]:
             assert (await refused(http, "/score", **body))["param"] == param
         both = {"text_1": "a", "queries": "a", "documents": "b"}
         assert (await refused(http, "/score", **both))["param"] == "queries"
+
+
+async def test_fields_without_effect_are_reported() -> None:
+    same = {"embed_dtype": "float32", "endianness": "native", "zzz": 1, "cache_salt": "s"}
+    async with pooling(EMBED) as http:
+        for path in ("/v1/embeddings", "/pooling"):
+            plain = (await http.post(path, json={"input": "a"})).json()
+            answer = (await http.post(path, json={"input": "a", **same})).json()
+            assert answer["data"] == plain["data"]
+            assert [each["param"] for each in answer["warnings"]] == [*same][:3]
+            assert "warnings" not in plain
+        body = {"query": "a", "documents": ["b"], "zzz": 1}
+        answer = (await http.post("/rerank", json=body)).json()
+        assert [each["param"] for each in answer["warnings"]] == ["zzz"]
+        for name, value in (("embed_dtype", "float16"), ("task", "retrieval.query")):
+            assert (await refused(http, "/v1/embeddings", input="a", **{name: value}))[
+                "param"
+            ] == name
 
 
 EXTREME: dict[str, tuple[type[msgspec.Struct], PoolingConfig, dict[str, Any]]] = {
