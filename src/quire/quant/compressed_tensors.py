@@ -189,6 +189,8 @@ class CompressedTensorsMethod:
         ]
         for name in ("sparsity_config", "transform_config"):
             table = fields.raw(name, {})
+            if not isinstance(table, Mapping):
+                raise fields.wrong(name, "a table")
             if table and table.get("format", "dense") != "dense":
                 raise fields.unsupported(name, "Quire reads no sparse or rotated weights")
             if name == "transform_config" and table.get("config_groups"):

@@ -63,6 +63,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (recipe(group={"output_activations": {"num_bits": 8}}), "output_activations"),
     (recipe("sparse"), "format is 'sparse'"),
     (recipe() | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config"),
+    (recipe() | {"sparsity_config": [1]}, r"sparsity_config is \[1\]; it must be a table"),
+    (recipe() | {"transform_config": "x"}, "transform_config is 'x'; it must be a table"),
     ({"quant_method": "compressed-tensors", "format": "dense"}, "config_groups is missing"),
     ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "quant_algo is 'W4A8'"),
     (AUTO | {"packing_format": "auto_round:fp8"}, "packing_format is 'auto_round:fp8'"),
