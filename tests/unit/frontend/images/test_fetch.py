@@ -74,6 +74,8 @@ def test_public_addresses() -> None:
 def test_data_urls() -> None:
     for address in ("data:image/png;base64,QUJD", "DATA:;base64,QUJD", "data:,ABC"):
         assert load(Media(), address) == b"ABC"
+    for body in ("QUJDRA==", "QUJDRA", "QUJD\r\nRA==\n", " QUJD%0ARA"):
+        assert load(Media(), f"data:image/png;base64,{body}") == b"ABCD"
     for wrong in ("data:image/png;base64", "data:image/png;base64,Q", "data:;base64,Ä"):
         with pytest.raises(InvalidRequestError):
             load(Media(), wrong)
