@@ -82,6 +82,7 @@ def test_bad_json(body: bytes) -> None:
         (b'{"prompt": "a", "max_tokens": 1.5}', "max_tokens", "float"),
         (b'{"prompt": "a", "temprature": 1}', "temprature", "did you mean temperature"),
         (b'{"prompt": "a", "vllm_xargs": {"a": 1}}', "vllm_xargs", "The server has no plug-ins"),
+        (b'{"prompt": "a", "multi_modal_data": {"image": "b"}}', "multi_modal_data", "of a chat"),
         (b'{"prompt": "a", "logit_bias": {"x": 1}}', "logit_bias", "Expected `int`"),
         (b'{"prompt": "a", "logit_bias": {"1": "x"}}', "logit_bias", "Expected `float`"),
         (b'{"prompt": "a", "stop": [1]}', "stop[0]", "Expected `str`"),
@@ -107,7 +108,7 @@ def test_errors_name_the_field(body: bytes, param: str, words: str) -> None:
 @pytest.mark.parametrize("kind", ["input_audio", "file"])
 def test_a_part_that_is_no_text(kind: str) -> None:
     part = b'{"type": "text", "text": "a"}, {"type": "%b", "x": {}}' % kind.encode()
-    with pytest.raises(ApiError, match="audio and files are not served") as caught:
+    with pytest.raises(ApiError, match="audio, video and files are not served") as caught:
         decode(b'{"messages": [{"role": "user", "content": [%b]}]}' % part, ChatRequest)
     assert caught.value.param == "messages[0].content[1].type"
     assert kind in str(caught.value)

@@ -203,7 +203,7 @@ def _explain(text: str, kind: Any, prefix: str = "") -> ApiError:
     if not path:
         return invalid(f"The body is wrong: {what}.", None)
     if _OTHER_PART.match(text):
-        what += "; audio and files are not served"
+        what += "; audio, video and files are not served"
     elif where and what.startswith("Invalid ") and (known := choices_at(kind, where["path"])):
         what += f"; it may be {' or '.join(known)}"
     # msgspec gives no path for a key of an object, so name the object.

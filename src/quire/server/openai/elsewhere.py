@@ -107,6 +107,7 @@ COMMON: Rules = {
     "guided_decoding_backend": ignored("There is one backend."),
     **each("vllm_xargs extra_args", refused("The server has no plug-ins.")),
     "mm_processor_kwargs": refused(_ONE_WAY),
+    "multi_modal_data": refused("Send images in the messages of a chat."),
     "repetition_detection": refused("No answer is ended for repeating itself.", False),
     "id_slot": ignored("Every request gets the next free slot."),
     "keep_alive": ignored("The model stays loaded."),
