@@ -181,6 +181,19 @@ def test_the_routers_find_their_servers() -> None:
             assert named[kind, name]["selector"]["app"] in labels
 
 
+def test_examples_for_kubernetes_share_no_name() -> None:
+    """Both can run in one namespace."""
+    made = []
+    for name in ("quire", "nodes"):
+        text = (ROOT / f"deploy/kubernetes/{name}.yaml").read_text()
+        objects = yaml.safe_load_all(text)
+        made.append({(each["kind"], each["metadata"]["name"]) for each in objects})
+        [secret] = re.findall(r"create secret generic (\S+)", text)
+        assert {*re.findall(r"secretKeyRef: {name: (\S+),", text)} == {secret}
+        made[-1].add(("Secret", secret))
+    assert not made[0] & made[1]
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_the_pods_of_a_pipeline_find_each_other(node: int, tmp_path: Path) -> None:
     objects = list(yaml.safe_load_all((ROOT / "deploy/kubernetes/nodes.yaml").read_text()))
@@ -204,6 +217,9 @@ def test_the_pods_of_a_pipeline_find_each_other(node: int, tmp_path: Path) -> No
     assert given.nnodes == given.pipeline_parallel_size == pods["replicas"]
     assert given.master_addr == (first if node else "::1")
     assert {each["containerPort"] for each in pod["ports"]} == {given.master_port, 8000}
+    for probe in ("readinessProbe", "livenessProbe"):  # nobody listens at port 8000 here
+        checked = subprocess.run(pod[probe]["exec"]["command"], env=env, check=False)
+        assert (checked.returncode == 0) == (node > 0)
     assert named["Service", pods["serviceName"]]["publishNotReadyAddresses"]
     assert named["Service", "quire-pipeline"]["selector"] == {
         "statefulset.kubernetes.io/pod-name": "quire-node-0"
