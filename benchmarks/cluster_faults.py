@@ -1,6 +1,6 @@
 """How fast a server of three machines answers again after a loss, and refuses a wrong machine.
 
-    python benchmarks/cluster_faults.py [--repetitions 3] [--json FILE.jsonl]
+    python benchmarks/cluster_faults.py [--ray] [--repetitions 3] [--json FILE.jsonl]
 
 The machines are groups of processes on the loopback, each with a stage of the embedded model. In
 each repetition a new server loses a worker of the last machine (`worker_s`), then the whole machine
@@ -9,6 +9,9 @@ the same text as before; requests without output wait meanwhile, and a stream th
 end with an error event. Then a machine with another key, version or model joins a server that waits
 for one: `key_s`, `version_s` and `model_s` are the times from its connection to its end. It must
 name what differs.
+
+With `--ray` the machines are those of a local Ray cluster, two with a stage each and a spare one.
+`machine_s` is then the time after all processes of the far machine were killed.
 """
 
 from __future__ import annotations
@@ -66,6 +69,17 @@ class Servers:
         for process in self._all:
             process.kill()
             process.wait()
+
+    def start_on_ray(self, address: str) -> None:
+        """Start a server whose second stage is on a machine of Ray's choice."""
+        flags = ["--pipeline-parallel-size", "2", "--distributed-executor-backend", "ray"]
+        flags += ["--num-threads", "1", "--num-gpu-blocks-override", "256"]
+        code = "from quire.cli.main import main; main()"
+        command = [sys.executable, "-c", code, "serve", "embedded", *flags]
+        given = os.environ | {"RAY_ADDRESS": address}
+        with self.log(0).open("wb") as log:
+            command += ["--port", str(self._port)]
+            self._all.append(subprocess.Popen(command, env=given, stdout=log, stderr=log))
 
     def start(
         self, node: int, first: str = "pass", env: dict[str, str] | None = None, *more: str
@@ -157,6 +171,46 @@ def recovery(folder: Path) -> dict[str, float]:
     return found
 
 
+def ray_recovery(folder: Path) -> dict[str, float]:
+    """Return the seconds of `recovery` on a local Ray cluster of three machines."""
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    found, cluster = {}, Cluster(initialize_head=True, head_node_args=node)
+    try:
+        for _ in range(MACHINES - 1):
+            cluster.add_node(**node)
+        with Servers(folder, 2) as servers:
+            servers.start_on_ray(cluster.address)
+            expected = servers.text()
+            for name in LOST:
+                failed = servers.stream()
+                machine, worker = far_worker(cluster)
+                began = time.monotonic()
+                if name == "machine_s":
+                    cluster.remove_node(machine, allow_graceful=False)
+                else:
+                    worker.kill()
+                if servers.text() != expected:
+                    raise ValueError(f"another text after the loss of a {name}")
+                found[name] = time.monotonic() - began
+                if not failed():
+                    raise ValueError("a stream that had begun ended without an error event")
+    finally:
+        cluster.shutdown()
+    return found
+
+
+def far_worker(cluster: Any) -> tuple[Any, psutil.Process]:
+    """Return the Ray machine with a worker of the engine, and that worker."""
+    for machine in cluster.list_all_nodes():
+        raylet = psutil.Process(machine.all_processes["raylet"][0].process.pid)
+        for process in raylet.children(recursive=True):
+            if "quire.executor.rank" in " ".join(process.cmdline()):
+                return machine, process
+    raise LookupError("no machine has a worker")
+
+
 def refusals(folder: Path) -> dict[str, float]:
     """Return the seconds in which wrong machines are refused, each by name."""
     found = {}
@@ -178,14 +232,17 @@ def refusals(folder: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ray", action="store_true", help="losses in a local Ray cluster")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     samples: list[dict[str, Any]] = []
     for _ in range(args.repetitions):
         with tempfile.TemporaryDirectory() as folder:
-            samples.append(recovery(Path(folder)) | refusals(Path(folder)))
-    row = summarise(tuple(samples[0]), {"machines": MACHINES}, samples)
+            where = Path(folder)
+            found = ray_recovery(where) if args.ray else recovery(where) | refusals(where)
+            samples.append(found)
+    row = summarise(tuple(samples[0]), {"machines": MACHINES, "ray": args.ray}, samples)
     print(json.dumps(row, indent=2))
     if args.json:
         command = "python benchmarks/cluster_faults.py"
