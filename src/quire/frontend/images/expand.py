@@ -112,7 +112,11 @@ def _split(images: Any) -> list[Any]:
 def check_count(count: int, config: ImageConfig | None) -> ImageConfig:
     """Return the engine's settings; raise if it accepts no images, or fewer than `count`."""
     if config is None:
-        raise InvalidRequestError("This model reads text; images are not served.", param="image")
+        raise InvalidRequestError(
+            "This model reads text, or was started without images.",
+            fix="Serve a model of docs/images.md without --language-model-only.",
+            param="image",
+        )
     if count > config.most:
         raise InvalidRequestError(
             f"The prompt has {count} images; at most {config.most} are allowed.",
