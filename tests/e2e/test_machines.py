@@ -11,13 +11,16 @@ from typing import Any
 
 import pytest
 
+from quire.core.sampling_params import SamplingParams
 from quire.executor.node import Machine
+from quire.frontend.llm import LLM
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
 from tests.e2e.test_tensor_parallel import adapted, staged
 from tests.e2e.tiny_adapter import write_tiny_adapter
-from tests.e2e.tiny_model import write_tiny_model
+from tests.e2e.tiny_model import byte_tokenizer, write_tiny_model
+from tests.golden.tiny_models import TINY_MODELS, make_tiny
 from tests.ports import free_port
 from tests.unit.executor.test_nodes import KEY, SECONDS
 
@@ -74,6 +77,25 @@ def test_machines_give_one_process_bits(
             "async_scheduling": True,
         }
     assert of_machines(nnodes, **fields) == alone
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_each_architecture(name: str, tmp_path: Path) -> None:
+    """A stage on each of two machines."""
+    make_tiny(name, 0, tmp_path)
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    fields = {"model": str(tmp_path), "num_gpu_blocks_override": 64}
+    fields |= {"dtype": "float32", "max_model_len": 64, "num_threads": 1}
+    prompts: list[Any] = [{"prompt_token_ids": [*range(3, 3 + n)]} for n in (40, 7)]
+    params = SamplingParams(temperature=0.0, max_tokens=6, logprobs=2, ignore_eos=True)
+
+    def answers(**more: Any) -> list[str]:
+        with LLM(**fields, **more) as llm:
+            return [str(out.outputs[0]) for out in llm.generate(prompts, params)]
+
+    alone = answers()
+    with machines(2, pipeline_parallel_size=2, **fields) as given:
+        assert answers(**{n: v for n, v in given.items() if n not in fields}) == alone
 
 
 def test_two_machines_of_two_ranks_give_two_ranks_bits() -> None:

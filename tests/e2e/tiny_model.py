@@ -42,7 +42,7 @@ def write_tiny_model(folder: Path, **config: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tiny_weights(), folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG | config))
-    _tokenizer().save(str(folder / "tokenizer.json"))
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
     special = {"bos_token": BOS, "eos_token": EOS, "chat_template": CHAT_TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(special))
     return folder
@@ -78,7 +78,7 @@ def tiny_weights() -> dict[str, np.ndarray]:
     return weights
 
 
-def _tokenizer() -> Tokenizer:
+def byte_tokenizer() -> Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
