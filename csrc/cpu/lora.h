@@ -9,7 +9,7 @@ namespace quire {
 // A task of `shrink` is kLoraRows rows and kLoraRanks ranks of a part, of `expand` kLoraRows rows
 // and kLoraColumns columns; those of the first kLoraRows rows come first. A layer has at most
 // kLoraParts parts.
-enum : int64_t { kLoraRows = 4, kLoraRanks = 4, kLoraColumns = 512, kLoraParts = 3 };
+enum : int64_t { kLoraRows = 4, kLoraRanks = 4, kLoraColumns = 512, kLoraParts = 4 };
 
 // An adapter's matrices for one part of a layer, in the table entry's dtype; rank 0 adds nothing.
 struct LoraEntry {

@@ -46,7 +46,14 @@ TARGETS = {
 }
 RECURRENT = {
     "lfm2": ["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"],
-    "qwen3_5": ["out_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "qwen3_5": [
+        *(f"in_proj_{part}" for part in ("qkv", "z", "b", "a")),
+        "out_proj",
+        *ATTENTION,
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    ],
     "granite4-hybrid": ["in_proj", "out_proj", *ATTENTION, "input_linear", "output_linear"],
     "falcon-h1": ["in_proj", *ATTENTION, "gate_proj", "up_proj", "down_proj"],
     "bamba": ["in_proj", "out_proj", *ATTENTION, "gate_proj", "up_proj", "down_proj"],
@@ -121,7 +128,7 @@ MODELS = [
 
 @pytest.mark.parametrize(
     "name",
-    of_each_kind([*MODELS, *RECURRENT], "llama", "phi3", "lfm2", "falcon-h1", kinds=FEW_KINDS),
+    of_each_kind([*MODELS, *RECURRENT], "llama", "phi3", "qwen3_5", "falcon-h1", kinds=FEW_KINDS),
 )
 def test_it_is_pefts_answer(name: str, tmp_path: Path) -> None:
     make_model(name, tmp_path / "model")

@@ -30,7 +30,7 @@ from quire.executor.memory import (
     rounded,
 )
 from quire.executor.peers import Peers
-from quire.models.adapters import lora_targets, own_delta
+from quire.models.adapters import lora_targets, own_deltas
 from quire.models.decoder import Decoder
 from quire.models.memory import draft_weight_bytes, kv_bytes_of
 from quire.models.weights.loader import load_tower
@@ -98,7 +98,7 @@ def open_adapters(config: EngineConfig, tables: Mapping[str, LoraTable]) -> Adap
         lora_targets(whole),
         config.lora,
         dtype_of(config.dtype),
-        partial(own_delta, config),
+        partial(own_deltas, config),
     )
 
 

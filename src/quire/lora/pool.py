@@ -59,7 +59,7 @@ class AdapterPool:
         tables: stem of a layer → its adapters, with `max_cpu_loras` numbers.
         targets: module of the model → its layer and part.
         dtype: the model's dtype.
-        cut: returns a rank's part of a layer's change, if the tables are a rank's.
+        cut: returns a layer's change as changes of the tables' parts.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class AdapterPool:
         targets: Mapping[str, LoRATarget],
         limits: LoRAConfig,
         dtype: DType,
-        cut: Callable[[Delta], Delta] | None = None,
+        cut: Callable[[Delta], list[Delta]] | None = None,
     ) -> None:
         self._cut = cut
         self._tables = tables
@@ -191,21 +191,23 @@ class AdapterPool:
                 f"The files of adapter {request.lora_name!r} have changed since it was loaded.",
                 fix="Unload the adapter, and load it again.",
             )
-        parts = []
+        parts: list[_Part] = []
         for whole in adapter.deltas:
             if whole.target.stem not in self._tables:  # a layer of another pipeline stage
                 continue
-            delta = self._cut(whole) if self._cut else whole
-            a, b = (converted(half, self._dtype) for half in (delta.a, delta.b))
-            if not (np.isfinite(a).all() and np.isfinite(b).all()):
-                raise CheckpointError(
-                    f"{delta.module} has values that {self._dtype} cannot hold.",
-                    fix="Use --dtype bfloat16 or --dtype float32.",
-                    param="--dtype",
-                )
-            # Copies, because the files are unmapped.
-            parts.append(_Part(delta.target, a.copy(), b.copy(), delta.scale))
+            parts += map(self._part, self._cut(whole) if self._cut else [whole])
         return _Loaded(parts, adapter.digest)
+
+    def _part(self, delta: Delta) -> _Part:
+        a, b = (converted(half, self._dtype) for half in (delta.a, delta.b))
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            raise CheckpointError(
+                f"{delta.module} has values that {self._dtype} cannot hold.",
+                fix="Use --dtype bfloat16 or --dtype float32.",
+                param="--dtype",
+            )
+        # Copies, because the files are unmapped.
+        return _Part(delta.target, a.copy(), b.copy(), delta.scale)
 
     def _install(self, name: int, loaded: _Loaded) -> None:
         """Give an adapter a number that is not in use, if there is one."""

@@ -13,7 +13,7 @@ from quire.core.model_config import ModelConfig
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
-from quire.models.weights.row_order import row_factors, row_order
+from quire.models.weights.row_order import packed_runs, row_factors, row_order
 from quire.models.weights.shares import column_run, row_runs
 from quire.ops.lora import MAX_PARTS
 
@@ -30,10 +30,8 @@ _TEXT_MODELS = ("model.language_model.", "language_model.model.", "model.text_mo
 def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     """Return the linear layers of the model's own layers, by their names in Transformers.
 
-    The output projection, the embedding, routers and experts are not among them; nor are q, k and v
-    that have a gate, whose packed rows lie apart, and the four layers in front of Qwen3.5's delta
-    rule: a weight has adapters of three layers at most. Layers of a model that reads images also
-    have the names that it gives those of its text model.
+    The output projection, the embedding, routers and experts are not among them. Layers of a model
+    that reads images also have the names that it gives those of its text model.
     """
     from quire.lora.peft import LoRATarget  # not without adapters, for a faster start
 
@@ -51,22 +49,30 @@ def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     }
 
 
-def ordered_delta(model: ModelConfig, delta: Delta) -> Delta:
-    """Return an adapter's change of a layer with its rows as the packed weight has them."""
+def ordered_deltas(model: ModelConfig, delta: Delta) -> list[Delta]:
+    """Return an adapter's change of a layer as changes of the packed weight's parts.
+
+    The part of each result is that of the weight's table.
+    """
     (parameter,) = (p for p in _linears(model) if p.stem == delta.target.stem)
     order, factors = row_order(parameter), row_factors(parameter)
     begin = sum(_parts(model, parameter)[: delta.target.part])
-    end, b = begin + delta.b.shape[1], delta.b
-    if order is not None:
-        b = b[:, order[begin:end] - begin]
-    return replace(delta, b=b if factors is None else b * factors[begin:end])
+    found = []
+    for part, (layer, first, end) in enumerate(_runs(model, parameter)):
+        if layer == delta.target.part:
+            rows = np.arange(first, end) if order is None else order[first:end]
+            b = delta.b[:, rows - begin]
+            b = b if factors is None else b * factors[first:end]
+            target = replace(delta.target, part=part, rows=end - first)
+            found.append(replace(delta, target=target, b=b))
+    return found
 
 
-def own_delta(config: EngineConfig, delta: Delta) -> Delta:
+def own_deltas(config: EngineConfig, delta: Delta) -> list[Delta]:
     """Return what this process adds to its weight: in the weight's order, a rank's part of it."""
     if config.share is not None:
         delta = shared_delta(config.share, delta)
-    return ordered_delta(config.model, delta)
+    return ordered_deltas(config.model, delta)
 
 
 def shared_delta(share: RankShare, delta: Delta) -> Delta:
@@ -95,17 +101,21 @@ def lora_tables(config: EngineConfig, ops: Ops) -> dict[str, LoraTable]:
     limits, model = config.lora, config.model
     if limits is None:
         return {}
-    dtype = dtype_of(config.dtype)
+    count, dtype = limits.max_cpu_loras, dtype_of(config.dtype)
     return {
-        p.stem: ops.lora_table(p.shape[1], _parts(model, p), limits.max_cpu_loras, dtype)
+        p.stem: ops.lora_table(p.shape[1], [end - first for _, first, end in runs], count, dtype)
         for p in _linears(model)
+        for runs in (_runs(model, p),)
     }
 
 
 def _linears(model: ModelConfig) -> list[Parameter]:
     found = [p for p in parameters(model) if p.in_layer and not p.experts]
-    gated = [p for p in found if model.output_gate and p.stem.endswith(".attn.qkv")]
-    return [p for p in found if p not in gated and len(_parts(model, p)) <= MAX_PARTS]
+    return [p for p in found if len(_runs(model, p)) <= MAX_PARTS]
+
+
+def _runs(model: ModelConfig, parameter: Parameter) -> list[tuple[int, int, int]]:
+    return packed_runs(parameter, _parts(model, parameter))
 
 
 def _parts(model: ModelConfig, parameter: Parameter) -> tuple[int, ...]:

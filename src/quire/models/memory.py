@@ -137,7 +137,12 @@ def lora_bytes(config: EngineConfig) -> int:
     limits, model = config.lora, config.model
     if limits is None:
         return 0
+    from quire.models.weights.row_order import packed_runs  # needs numpy, which few starts do
+
     names = architecture(model.architecture).names
     linears = [p for p in parameters(model) if p.in_layer]
-    sizes = (rows + p.shape[1] for p in linears for _, rows in names.stored(p))
+    runs = (
+        (run, p) for p in linears for run in packed_runs(p, [rows for _, rows in names.stored(p)])
+    )
+    sizes = (end - first + p.shape[1] for (_, first, end), p in runs)
     return limits.max_cpu_loras * limits.max_lora_rank * sum(sizes) * DTYPE_BYTES[config.dtype]

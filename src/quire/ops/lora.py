@@ -11,7 +11,7 @@ import numpy as np
 from quire.core.dtypes import DType, HostArray
 from quire.ops.array import address
 
-MAX_PARTS = 3
+MAX_PARTS = 4
 ENTRY = np.dtype([("a", np.uint64), ("b", np.uint64), ("rank", np.int64), ("scale", np.float64)])
 """`LoraEntry` in csrc/cpu/lora.h."""
 

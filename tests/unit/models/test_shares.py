@@ -17,7 +17,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight, dense
 from quire.lora.peft import Delta
-from quire.models.adapters import lora_targets, own_delta, shared_delta
+from quire.models.adapters import lora_targets, own_deltas, shared_delta
 from quire.models.layout import parameters
 from quire.models.registry import model_config
 from quire.models.weights.row_order import packed_rows
@@ -195,9 +195,9 @@ def test_recurrent_layers_are_cut_or_whole(changes: dict[str, Any], divided: boo
             assert whole(share.parts(name)).size == parameter.numel
         for stem, each in deltas.items():
             packed = whole(packed_rows(own[f"{stem}.weight"], share.parts(f"{stem}.weight")))
-            added = np.concatenate(
-                [d.b.T @ d.a for d in (own_delta(mine, delta) for delta in each)]
-            )
+            parts = [part for delta in each for part in own_deltas(mine, delta)]
+            parts.sort(key=lambda part: part.target.part)
+            added = np.concatenate([part.b.T @ part.a for part in parts])
             np.testing.assert_allclose(added, packed, rtol=1e-5, atol=1e-5)
         assert model.recurrent is not None
         assert mine.model.recurrent is not None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import cast
 
 import numpy as np
@@ -42,6 +43,21 @@ def row_order(parameter: Parameter) -> NDArray[np.int64] | None:
     end = rows if tail else rows - parameter.parts[-1]
     firsts = np.arange(0, end, width)[:, np.newaxis]
     return np.concatenate([(firsts + np.array(head)).reshape(-1), np.arange(end, rows)])
+
+
+def packed_runs(parameter: Parameter, rows: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the runs of packed rows that are of one layer each: the layer, its first row, its end.
+
+    A layer may have several: those of q with an output gate have v between them.
+
+    Args:
+        rows: of each layer that the checkpoint has for the parameter.
+    """
+    order = row_order(parameter)
+    of = np.repeat(np.arange(len(rows)), rows)
+    of = of if order is None else of[order]
+    cuts = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
+    return [(int(of[first]), first, end) for first, end in pairwise(cuts)]
 
 
 def row_factors(parameter: Parameter) -> Floats | None:

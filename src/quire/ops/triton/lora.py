@@ -72,9 +72,9 @@ def lora_add(adapter: Tensor, y: Tensor, x: Tensor, table: LoraTable) -> Tensor:
         adapter, x, table.pointers, low, rows, table.columns, x.stride(0), parts,
         segment=SEGMENT, block_k=DEPTH, enable_fp_fusion=False, **given,
     )  # fmt: skip
-    ends = (*table.ends, *[table.ends[-1]] * 2)
+    ends = (*table.ends, *[table.ends[-1]] * 3)
     kernels.expand[(tiles, -(-max(table.parts) // COLUMNS), parts)](
         adapter, low, table.pointers, table.scales, y, rows, y.stride(0), segments, parts,
-        ends[0], ends[1], ends[-1], block_n=COLUMNS, enable_fp_fusion=False, **given,
+        *ends[:3], ends[-1], block_n=COLUMNS, enable_fp_fusion=False, **given,
     )  # fmt: skip
     return y

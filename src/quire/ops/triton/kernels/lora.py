@@ -64,14 +64,17 @@ def shrink(
 
 @triton.jit
 def expand(
-    adapter, low, entries, scales, y, rows, y_stride, segments, parts, first_1, first_2, columns,
+    adapter, low, entries, scales, y, rows, y_stride, segments, parts, first_1, first_2, first_3,
+    columns,
     kind: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, block_r: tl.constexpr,
 ):  # fmt: skip
     """Add scale · B · low to some columns of one merged layer, for a tile of rows."""
     row = (tl.program_id(0) * block_m + tl.arange(0, block_m)).to(tl.int64)
     part = tl.program_id(2)
-    begin = tl.where(part == 0, 0, tl.where(part == 1, first_1, first_2))
-    end = tl.where(part == 0, first_1, tl.where(part == 1, first_2, columns))
+    begin = tl.where(part == 2, first_2, first_3)
+    begin = tl.where(part == 0, 0, tl.where(part == 1, first_1, begin))
+    end = tl.where(part == 2, first_3, columns)
+    end = tl.where(part == 0, first_1, tl.where(part == 1, first_2, end))
     n = tl.program_id(1) * block_n + tl.arange(0, block_n)
     there = n < end - begin
     own = tl.load(adapter + row, row < rows, -1).to(tl.int32)
