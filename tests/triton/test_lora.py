@@ -13,17 +13,25 @@ from tests.arrays import array, numpy_dtype
 from tests.kernels.fused_common import assert_close, draw, new_generator
 from tests.kernels.test_lora import formula
 
-PARTS = (40, 33)
+PARTS = (40, 33, 17, 21)
 
 
 def arguments(
     g: torch.Generator, dtype: torch.dtype, rows: int, k: int
 ) -> tuple[Tensor, Tensor, Tensor, PointerTable]:
-    """Each row's adapter, y, x, and three adapters of ranks 1 to 20; one has a single part."""
+    """Each row's adapter, y, x, and three adapters of ranks 1 to 20 for some parts."""
     y, x = draw(g, dtype, rows, sum(PARTS)), draw(g, dtype, rows, k)
     table = TritonOps().lora_table(k, PARTS, 3, numpy_dtype(dtype))
     assert isinstance(table, PointerTable)
-    for index, part, rank in ((0, 0, 1), (0, 1, 7), (1, 1, 20), (2, 0, 4), (2, 1, 4)):
+    for index, part, rank in (
+        (0, 0, 1),
+        (0, 1, 7),
+        (1, 1, 20),
+        (2, 0, 4),
+        (2, 1, 4),
+        (2, 2, 3),
+        (1, 3, 5),
+    ):
         a = draw(g, dtype, rank, k, scale=k**-0.5)
         table.set(index, part, array(a), array(draw(g, dtype, rank, PARTS[part])), 0.5 + index)
     adapter = torch.randint(-1, 3, (rows,), generator=g)
