@@ -154,6 +154,7 @@ HYBRID |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 HYBRID |= {"max_position_embeddings": 64}
 DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8}
 DELTA |= {"linear_value_head_dim": 12, "layer_types": ["linear_attention"]}
+BOTH = {"layer_types": ["linear_attention", "full_attention"]}
 EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
 
 
@@ -161,7 +162,7 @@ EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 
     ("changes", "divided"),
     [
         ({"model_type": "lfm2", "layer_types": ["conv"]}, True),
-        ({"model_type": "qwen3_5_text"} | DELTA, True),
+        ({"model_type": "qwen3_5_text", "num_hidden_layers": 2} | DELTA | BOTH, True),
         (
             {"model_type": "qwen3_next", "shared_expert_intermediate_size": 32} | DELTA | EXPERTS,
             True,
