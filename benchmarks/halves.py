@@ -56,7 +56,7 @@ class Load:
 
     def __init__(self, engine: AsyncLLM, seed: int) -> None:
         self._engine = engine
-        self.cores = [core.core.client.pid for core in engine._fleet.replicas]  # type: ignore[attr-defined]
+        self.cores = [core.client.pid for core in engine._fleet.replicas]  # type: ignore[attr-defined]
         self._last = (~self.cores[-1] << 3) | 2  # Linux' clock of a process
         self._draw = Random(seed)
 

@@ -132,7 +132,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     try:
         load = Load(engine, args)
         await load.run()  # warm-up, and the answers
-        pids = [each.core.client.pid for each in engine._fleet.replicas]  # type: ignore[attr-defined]
+        pids = [each.client.pid for each in engine._fleet.replicas]  # type: ignore[attr-defined]
         clocks = [(~pid << 3) | 2 for pid in pids]  # Linux' clocks of processes
         began = [*map(time.clock_gettime, clocks)]
         seconds = await load.run()
