@@ -23,7 +23,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
 from tests.e2e.serving import serving
-from tests.e2e.tiny_model import BOS, EOS, _tokenizer
+from tests.e2e.tiny_model import BOS, EOS, byte_tokenizer
 
 PAD, END = 258, 257
 LENGTH = 40
@@ -62,7 +62,7 @@ class Pair:
         self.oracle.save_pretrained(folder)
         self._processor = getattr(transformers, f"{name}ImageProcessorPil")(**PROCESSORS[name])
         (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSORS[name]))
-        self.tokenizer = _tokenizer()
+        self.tokenizer = byte_tokenizer()
         self.tokenizer.add_special_tokens([AddedToken("<pad>", special=True)])
         self.tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{BOS} $A {EOS}", special_tokens=[(BOS, 256), (EOS, END)]

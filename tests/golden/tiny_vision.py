@@ -11,7 +11,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken
 
-from tests.e2e.tiny_model import BOS, EOS, _tokenizer
+from tests.e2e.tiny_model import BOS, EOS, byte_tokenizer
 
 IMAGE, IMAGE_TEXT = 258, "<image>"
 """The token that stands for an image."""
@@ -200,7 +200,7 @@ def write_vision_model(folder: Path, kind: str) -> Any:
     model.save_pretrained(folder)
     if kind == "qwen3_vl_moe":
         _transpose_experts(folder / "model.safetensors")
-    tokenizer = _tokenizer()
+    tokenizer = byte_tokenizer()
     tokenizer.add_special_tokens([AddedToken(IMAGE_TEXT, special=True)])
     tokenizer.save(str(folder / "tokenizer.json"))
     special = {"bos_token": BOS, "eos_token": EOS, "chat_template": TEMPLATE}
