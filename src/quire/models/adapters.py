@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,7 +39,7 @@ def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     names = architecture(model.architecture).names
     found = {
         source.removesuffix(".weight"): LoRATarget(p.stem, part, rows, p.shape[1])
-        for p in _linears(model)
+        for p in _linears(model).values()
         for part, (source, rows) in enumerate(names.stored(p))
     }
     if model.vision is None:
@@ -54,14 +55,14 @@ def ordered_deltas(model: ModelConfig, delta: Delta) -> list[Delta]:
 
     The part of each result is that of the weight's table.
     """
-    (parameter,) = (p for p in _linears(model) if p.stem == delta.target.stem)
+    parameter = _linears(model)[delta.target.stem]
     order, factors = row_order(parameter), row_factors(parameter)
     begin = sum(_parts(model, parameter)[: delta.target.part])
     found = []
     for part, (layer, first, end) in enumerate(_runs(model, parameter)):
         if layer == delta.target.part:
-            rows = np.arange(first, end) if order is None else order[first:end]
-            b = delta.b[:, rows - begin]
+            same = slice(first - begin, end - begin)
+            b = delta.b[:, same if order is None else order[first:end] - begin]
             b = b if factors is None else b * factors[first:end]
             target = replace(delta.target, part=part, rows=end - first)
             found.append(replace(delta, target=target, b=b))
@@ -79,7 +80,7 @@ def shared_delta(share: RankShare, delta: Delta) -> Delta:
     """Return a rank's part of an adapter's change: B's rows or A's columns, cut as the layer's
     weight is.
     """
-    (parameter,) = (p for p in _linears(share.model) if p.stem == delta.target.stem)
+    parameter = _linears(share.model)[delta.target.stem]
     if (run := column_run(parameter, share)) is not None:
         return replace(delta, a=delta.a[:, run[0] : run[0] + run[1]])
     runs = row_runs(parameter, share)
@@ -104,14 +105,16 @@ def lora_tables(config: EngineConfig, ops: Ops) -> dict[str, LoraTable]:
     count, dtype = limits.max_cpu_loras, dtype_of(config.dtype)
     return {
         p.stem: ops.lora_table(p.shape[1], [end - first for _, first, end in runs], count, dtype)
-        for p in _linears(model)
+        for p in _linears(model).values()
         for runs in (_runs(model, p),)
     }
 
 
-def _linears(model: ModelConfig) -> list[Parameter]:
+@lru_cache(maxsize=4)
+def _linears(model: ModelConfig) -> dict[str, Parameter]:
+    """Return stem → weight that may have adapters; kept, because each layer of an adapter asks."""
     found = [p for p in parameters(model) if p.in_layer and not p.experts]
-    return [p for p in found if len(_runs(model, p)) <= MAX_PARTS]
+    return {p.stem: p for p in found if len(_runs(model, p)) <= MAX_PARTS}
 
 
 def _runs(model: ModelConfig, parameter: Parameter) -> list[tuple[int, int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,12 @@ from quire.core.model_config import ModelConfig
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight, dense
 from quire.lora.peft import Delta
+from quire.models import adapters
 from quire.models.adapters import lora_targets, own_deltas, shared_delta
 from quire.models.layout import parameters
+from quire.models.parameters import Parameter
 from quire.models.registry import model_config
-from quire.models.weights.row_order import packed_rows
+from quire.models.weights.row_order import packed_rows, packed_runs
 from quire.models.weights.sharded import SharedParameters
 from quire.models.weights.shares import column_run, row_runs, shared_config, shared_model
 from quire.ops.providers import load_ops
@@ -147,6 +150,22 @@ def test_adapters_are_cut_as_their_layers(preset: str, ranks: int) -> None:
                 rtol=1e-5,
                 atol=1e-5,
             )
+
+
+def test_a_change_of_one_layer_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An adapter changes all layers, so the time to load it would grow with their square."""
+    lora_targets(MODEL)
+    asked = []
+
+    def counted(parameter: Parameter, rows: Sequence[int]) -> list[tuple[int, int, int]]:
+        asked.append(parameter.stem)
+        return packed_runs(parameter, rows)
+
+    monkeypatch.setattr(adapters, "packed_runs", counted)
+    module, target = next(reversed(lora_targets(MODEL).items()))
+    a, b = (np.zeros((2, n), np.float32) for n in (target.columns, target.rows))
+    assert len(own_deltas(config(model=MODEL), Delta(module, target, a, b, 1.0))) == 1
+    assert asked == [target.stem]
 
 
 HYBRID = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1}

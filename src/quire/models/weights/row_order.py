@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import cast
 
 import numpy as np
@@ -54,8 +54,10 @@ def packed_runs(parameter: Parameter, rows: Sequence[int]) -> list[tuple[int, in
         rows: of each layer that the checkpoint has for the parameter.
     """
     order = row_order(parameter)
-    of = np.repeat(np.arange(len(rows)), rows)
-    of = of if order is None else of[order]
+    if order is None:
+        ends = accumulate(rows)
+        return [(i, end - n, end) for i, (n, end) in enumerate(zip(rows, ends, strict=True)) if n]
+    of = np.repeat(np.arange(len(rows)), rows)[order]
     cuts = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
     return [(int(of[first]), first, end) for first, end in pairwise(cuts)]
 
