@@ -26,8 +26,11 @@ _EITHER = ("llama", "granitehybrid", "gemma4")
 _ENDS = {
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|eom_id|>", "<EOT>", "[EOT]",
     "<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>", "<|return|>", "<|call|>",
+    "<|flush|>", "<|calls|>",
 }  # fmt: skip
-"""Tokens that end a text or a turn in every model that has them."""
+"""Tokens that end a text or a turn, but see `_GO_ON`."""
+_GO_ON = {"<|return|>", "<|flush|>"}
+"""Where a file has one of them, `<|end|>` ends only a part of the answer (gpt-oss, Solar Open)."""
 _CONTROL = 3
 """A token's type."""
 _DTYPES = {"F32": "float32", "F16": "float16"}
@@ -88,7 +91,7 @@ def generation_config(config: dict[str, Any], metadata: Mapping[str, Any]) -> di
     ends = found if isinstance(found, list) else [found]
     if isinstance(tokens, list) and isinstance(types, list):
         spelled = {t: i for i, t in enumerate(tokens) if isinstance(t, str) and t in _ENDS}
-        if "<|return|>" in spelled:  # gpt-oss goes on behind the other
+        if not _GO_ON.isdisjoint(spelled):
             spelled.pop("<|end|>", None)
         ends = [*ends, *(i for i in spelled.values() if types[i : i + 1] == [_CONTROL])]
     ends = list(dict.fromkeys(token for token in ends if token is not None))

@@ -186,7 +186,8 @@ def test_control_tokens_that_end_a_turn_by_their_names() -> None:
 
     tokens = ["</s>", "<|im_end|>", "<|end|>", "<|start|>", "<end_of_turn>"]
     assert ends(tokens, [3, 3, 3, 3, 1]) == [0, 1, 2]
-    assert ends([*tokens, "<|return|>"], [3, 3, 3, 3, 3, 3]) == [0, 1, 4, 5]
+    for name in ("<|return|>", "<|flush|>"):  # behind which <|end|> ends a part only
+        assert ends([*tokens, name], [3, 3, 3, 3, 3, 3]) == [0, 1, 4, 5]
     assert ends(tokens, [3]) == [0]
     assert ends(tokens, [1] * 5, None) is None
     assert ends(7, "x", [2, 1]) == [2, 1]
