@@ -217,7 +217,9 @@ def test_the_pods_of_a_pipeline_find_each_other(node: int, tmp_path: Path) -> No
     assert given.nnodes == given.pipeline_parallel_size == pods["replicas"]
     assert given.master_addr == (first if node else "::1")
     assert {each["containerPort"] for each in pod["ports"]} == {given.master_port, 8000}
-    for probe in ("readinessProbe", "livenessProbe"):  # nobody listens at port 8000 here
+    start = pod["startupProbe"]  # the liveness probe waits for it, however long the model loads
+    assert start["periodSeconds"] * start["failureThreshold"] >= 600
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):  # nobody listens here
         checked = subprocess.run(pod[probe]["exec"]["command"], env=env, check=False)
         assert (checked.returncode == 0) == (node > 0)
     assert named["Service", pods["serviceName"]]["publishNotReadyAddresses"]
