@@ -267,6 +267,12 @@ def test_an_added_token_with_an_id_that_it_cannot_have(
     (tmp_path / "added_tokens.json").write_text('{"<|end|>": 60000}')
     assert load_tokenizer(tmp_path).token_to_id("<|end|>") == 50257
     assert "'<|end|>' the id 60000; behind its vocabulary it gets 50257" in caplog.text
+    caplog.clear()
+    table = {f"<|{i}|>": 60000 + i for i in range(99)}
+    (tmp_path / "added_tokens.json").write_text(json.dumps(table))
+    load_tokenizer(tmp_path)
+    assert len(caplog.records) == 6
+    assert "94 more tokens get other ids" in caplog.text
     (tmp_path / "added_tokens.json").write_text('{"<|end|>": "x"}')
     with pytest.raises(CheckpointError, match=r"gives '<\|end\|>' the id 'x'"):
         load_tokenizer(tmp_path)

@@ -16,6 +16,7 @@ from quire.system.records import dataclass
 logger = logging.getLogger(__name__)
 
 _ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
+_MOST_NAMED = 5
 _EXTRA = ("additional_special_tokens", "extra_special_tokens")
 
 
@@ -46,13 +47,17 @@ class Added:
         missing = self.missing(backend)
         backend.add_tokens(missing)
         added = {token.content for token in missing}
-        for id_, token in self.declared.items():
-            found = backend.token_to_id(token.content)
-            if token.content in added and found != id_:
-                logger.warning(
-                    "The tokenizer's files give %r the id %d; behind its vocabulary it gets %s.",
-                    token.content, id_, found,
-                )  # fmt: skip
+        moved = [
+            (token.content, id_, found)
+            for id_, token in self.declared.items()
+            if token.content in added and (found := backend.token_to_id(token.content)) != id_
+        ]
+        for each in moved[:_MOST_NAMED]:
+            logger.warning(
+                "The tokenizer's files give %r the id %d; behind its vocabulary it gets %s.", *each
+            )
+        if more := moved[_MOST_NAMED:]:
+            logger.warning("%d more tokens get other ids, too.", len(more))
 
 
 def read_added(folder: Path, settings: dict[str, Any]) -> Added:
