@@ -1,7 +1,8 @@
 """What each operation of a model takes, counted or traced, natively or called from Python.
 
 Whoever runs ops is an `OpMeter`: a plan, whose native ops count themselves in C++, or a `TimedOps`,
-a table whose ops are timed as they are called. Off, neither costs anything.
+a table whose ops are timed as they are called. Off, neither costs anything, but for
+`TimedOps.timing`.
 """
 
 from __future__ import annotations
