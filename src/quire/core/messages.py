@@ -32,6 +32,10 @@ class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
     num_named: int = 0
 
 
+pack_logprobs = msgspec.msgpack.Encoder().encode
+unpack_logprobs = msgspec.msgpack.Decoder(TokenLogprobs).decode
+
+
 class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     """Ask the core to run one sequence (n > 1 is n of these)."""
 
@@ -90,7 +94,8 @@ class CoreOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     """When the request first left the queue, on the monotonic clock."""
     num_preemptions: int = 0
     logprobs: list[TokenLogprobs] | None = None
-    prompt_logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[bytes] | None = None
+    """Each packed by `pack_logprobs`: the front end unpacks few at a time."""
     pooled: bytes | None = None
     """A pooling model's vector, float32."""
     num_draft_tokens: int = 0

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -80,7 +82,7 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool
-    prompt_logprobs: list[PositionLogprobs | None] | None = None
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
     num_cached_tokens: int = 0
     metrics: RequestMetrics = field(default_factory=RequestMetrics)
     pooled: bytes | None = None

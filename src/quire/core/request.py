@@ -6,13 +6,10 @@ import struct
 from array import array
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from quire.core.options import NO_INPUTS, RequestInputs, RequestOptions
 from quire.core.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from quire.core.messages import TokenLogprobs
 
 EMBEDDED = -1
 """Placeholder for a prompt token that is given as an embedding."""
@@ -115,7 +112,7 @@ class Request:
         self.status = RequestStatus.WAITING
         self.num_cached_tokens = -1
         """Prompt tokens found in the prefix cache at the first admission; -1 before."""
-        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.prompt_logprobs: list[bytes] = []
         """Those of the prompt tokens computed so far, until the first output token."""
         self.num_draft_tokens = self.num_accepted_tokens = 0
         """Drafts that were verified, and those that were right."""

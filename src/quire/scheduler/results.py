@@ -8,7 +8,7 @@ from itertools import chain, compress
 import numpy as np
 
 from quire.core.batch import Column, ModelOutput
-from quire.core.messages import CoreOutput, StepOutputs, TokenLogprobs
+from quire.core.messages import CoreOutput, StepOutputs, TokenLogprobs, pack_logprobs
 from quire.core.options import LentBlocks
 from quire.core.request import FinishReason, Request, RequestStatus
 from quire.kv.manager import KVCacheManager
@@ -81,7 +81,8 @@ class Results:
         """
         chunk = result.prompt_logprobs.get(request.request_id)
         if chunk and request.num_output_tokens == 0:
-            request.prompt_logprobs[int(flight.step.num_computed_tokens[entry]) :] = chunk
+            start = int(flight.step.num_computed_tokens[entry])
+            request.prompt_logprobs[start:] = map(pack_logprobs, chunk)
 
     def _update_detailed(
         self, request: Request, tokens: list[int], result: ModelOutput, outputs: StepOutputs

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
-from quire.core.messages import CoreOutput, RequestEvent, StepOutputs, TokenLogprobs
+from quire.core.messages import CoreOutput, RequestEvent, StepOutputs, TokenLogprobs, pack_logprobs
 from quire.core.options import RequestInputs, RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.request import FinishReason
@@ -187,7 +187,7 @@ def test_what_the_core_still_says_of_an_aborted_request_meets_no_other(n: int) -
 def test_logprobs() -> None:
     bench = Bench("ab", logprobs=2, prompt_logprobs=1, output_kind=DELTA)
     row = TokenLogprobs([98, 99, 98], [-2.0, -0.5, -2.0], 2)
-    step = core("r", "b", logprobs=[row], prompt_logprobs=[row])
+    step = core("r", "b", logprobs=[row], prompt_logprobs=[pack_logprobs(row)])
     [output] = bench.step(step).outputs
     [position] = output.outputs[0].logprobs or []
     assert [(t, p.logprob, p.rank, p.decoded_token) for t, p in position.items()] == [
@@ -208,7 +208,7 @@ def test_a_sequence_ahead_of_the_first_waits_for_the_prompt_s_logprobs() -> None
     row = TokenLogprobs([98, 99], [-2.0, -0.5], 2)
     assert bench.step(core("r_1", "x")).outputs == []
     assert bench.step(core("r_1", "y", FinishReason.LENGTH), core("r_2", "u")).outputs == []
-    [output] = bench.step(core("r_0", "b", prompt_logprobs=[row])).outputs
+    [output] = bench.step(core("r_0", "b", prompt_logprobs=[pack_logprobs(row)])).outputs
     assert [c.text for c in output.outputs] == ["b", "xy", "u"]
     assert output.prompt_logprobs is not None
     assert len(output.prompt_logprobs) == 2
@@ -230,7 +230,7 @@ def test_a_probe_reports_the_prompt_if_the_first_sequence_fails(kind: RequestOut
     assert probe.sampling_params.prompt_logprobs == 1
     assert bench.step(core("r_1", "y", FinishReason.LENGTH)).outputs == []
     row = TokenLogprobs([98, 99], [-2.0, -0.5], 2)
-    answer = core(probe.request_id, "z", FinishReason.LENGTH, prompt_logprobs=[row])
+    answer = core(probe.request_id, "z", FinishReason.LENGTH, prompt_logprobs=[pack_logprobs(row)])
     [output] = bench.step(answer).outputs
     assert output.finished
     assert [c.finish_reason for c in output.outputs] == ["error", "length"]
@@ -276,7 +276,7 @@ def test_a_probe_ends_with_its_request(way: str) -> None:
         assert bench.processor.retry("r", 99.0)
         bench.step(core("r_1", "x", FinishReason.LENGTH))
     row = TokenLogprobs([98, 99], [-2.0, -0.5], 2)
-    late = core(probe.request_id, "z", FinishReason.LENGTH, prompt_logprobs=[row])
+    late = core(probe.request_id, "z", FinishReason.LENGTH, prompt_logprobs=[pack_logprobs(row)])
     assert bench.step(late).outputs == []
     assert bench.processor.num_unfinished == (way == "retry")
 

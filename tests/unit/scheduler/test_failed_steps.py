@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
-from quire.core.messages import CoreOutput, TokenLogprobs
+from quire.core.messages import CoreOutput, TokenLogprobs, pack_logprobs
 from quire.core.request import FinishReason
 from tests.unit.scheduler.steps import make, request, sampled, step
 
@@ -83,7 +83,7 @@ def test_prompt_logprobs_of_all_chunks_come_with_the_first_token(max_tokens: int
     assert step(s, prompt_logprobs={"a": [entry] * 16})[1] == {}
     step(s, prompt_logprobs={"a": [entry] * 16})
     _, outputs = step(s, prompt_logprobs={"a": [entry] * 7})
-    assert outputs["a"].prompt_logprobs == [entry] * 39
+    assert outputs["a"].prompt_logprobs == [pack_logprobs(entry)] * 39
 
 
 def test_a_prompt_of_one_token_has_no_logprobs_to_tell() -> None:
@@ -114,7 +114,8 @@ def test_a_preemption_beside_a_chunk_in_flight_tells_no_prompt_token_twice() -> 
         outputs = s.update(batch, sampled(s, batch, 5, prompt_logprobs=chunks), 0.0)
         told |= {output.request_id: output for output in outputs.outputs}
     assert told["b"].num_preemptions == 1
-    assert told["b"].prompt_logprobs == [TokenLogprobs([i], [-1.0], 1) for i in range(1, 40)]
+    entries = [TokenLogprobs([i], [-1.0], 1) for i in range(1, 40)]
+    assert told["b"].prompt_logprobs == [*map(pack_logprobs, entries)]
 
 
 @pytest.mark.parametrize("in_flight", [False, True])

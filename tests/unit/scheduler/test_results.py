@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
-from quire.core.messages import CoreOutput, TokenLogprobs
+from quire.core.messages import CoreOutput, TokenLogprobs, pack_logprobs
 from quire.core.options import KVTransfer, LentBlocks, RequestInputs, RequestOptions
 from quire.core.request import FinishReason, Request
 from quire.core.sampling_params import SamplingParams
@@ -121,7 +121,7 @@ def test_a_prompts_logprobs_are_given_once() -> None:
     s.add(r)
     entry = TokenLogprobs([5], [-1.0], 1)
     _, first = step(s, prompt_logprobs={"a": [entry] * 3})
-    assert first["a"].prompt_logprobs == [entry] * 3
+    assert first["a"].prompt_logprobs == [pack_logprobs(entry)] * 3
     _, second = step(s, prompt_logprobs={"a": [entry] * 3})
     assert second["a"].prompt_logprobs is None
     assert r.prompt_logprobs == []

@@ -13,8 +13,9 @@ from quire.core.outputs import RequestOutput
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind
 from quire.frontend.input.input_processor import ProcessedRequest
+from quire.frontend.output.prompt_logprobs import PromptPositions
 from quire.frontend.output.request_state import RequestState
-from quire.frontend.output.sequence import SequenceState, position_logprobs
+from quire.frontend.output.sequence import SequenceState
 from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timeline, Timelines
 from quire.frontend.output.tracing import EndedRequest, RequestTracer
@@ -261,8 +262,7 @@ class OutputProcessor:
 
     def _take_prompt_logprobs(self, state: RequestState, output: CoreOutput) -> None:
         if output.prompt_logprobs is not None:
-            rows = (position_logprobs(self._tokenizer, p) for p in output.prompt_logprobs)
-            state.prompt_logprobs = [None, *rows]
+            state.prompt_logprobs = PromptPositions(output.prompt_logprobs, self._tokenizer)
             state.lacks_prompt = False
 
     def _begin_probe(self, state: RequestState, result: ProcessedStep) -> None:

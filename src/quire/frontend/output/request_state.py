@@ -7,10 +7,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from quire.core.messages import AddRequest
-from quire.core.outputs import PositionLogprobs, RequestMetrics, RequestOutput
+from quire.core.outputs import RequestMetrics, RequestOutput
 from quire.core.request import EMBEDDED, FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.input.input_processor import ProcessedRequest
+from quire.frontend.output.prompt_logprobs import PromptPositions
 from quire.frontend.output.sequence import SequenceState
 from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.timeline import Timeline
@@ -76,7 +77,7 @@ class RequestState:
         self.num_cached_tokens = 0
         self.pooled: bytes | None = None
         self.kv_transfer_params: dict[str, Any] | None = None
-        self.prompt_logprobs: list[PositionLogprobs | None] | None = None
+        self.prompt_logprobs: PromptPositions | None = None
         self.lacks_prompt = request.params.prompt_logprobs is not None
         self.held = False
         self.probe: AddRequest | None = None

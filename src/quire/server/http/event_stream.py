@@ -23,6 +23,7 @@ from quire.frontend.output.stream import OutputSink, merge
 from quire.server.errors import encode_event, log_unexpected
 from quire.server.http.connection import while_connected
 from quire.server.http.protocol import transport_of
+from quire.server.turns import Turns, in_turns
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,10 @@ class StreamedAnswer(Protocol):
 
     async def submit(self, sink: Callable[[int], OutputSink]) -> None:
         """Start every prompt; its outputs go to `sink(prompt)`."""
+
+    def prepare(self, prompt: int, output: RequestOutput) -> Turns[None]:
+        """Build what an output's events need of the log-probabilities of a prompt, which may be
+        long; comes before `events`, for outputs with `prompt_logprobs`."""
 
     def events(self, prompt: int, output: RequestOutput) -> bytes:
         """Return the events, possibly none, for a DELTA output of a prompt."""
@@ -113,7 +118,7 @@ class EventStream(Response):
     def put(self, prompt: int, output: RequestOutput) -> None:
         """Write an output's events now, or leave them to the task; wake it at the end."""
         self._num_running -= output.finished
-        if self._can_write():
+        if output.prompt_logprobs is None and self._can_write():
             try:
                 if data := self._answer.events(prompt, output):
                     self._write(data)
@@ -136,7 +141,7 @@ class EventStream(Response):
     async def begin(self) -> None:
         """Start, and wait some time for the first output: before it, an error can be a status."""
         await self._answer.submit(self.sink)
-        self._begun = self._take() if await self._woken() else self._framing.ping
+        self._begun = await self._take() if await self._woken() else self._framing.ping
         if self._error is not None:
             raise self._error
 
@@ -153,7 +158,7 @@ class EventStream(Response):
         data = self._begun
         try:
             while True:
-                data += self._take()
+                data += await self._take()
                 if data:
                     await send(_body(data))
                     data = b""
@@ -185,9 +190,12 @@ class EventStream(Response):
                 if self._silent:
                     return False
 
-    def _take(self) -> bytes:
+    async def _take(self) -> bytes:
         """Return the events of waiting outputs."""
         waiting, self._waiting = self._waiting, {}
+        for prompt, output in waiting.items():
+            if output.prompt_logprobs is not None:
+                await in_turns(self._answer.prepare(prompt, output))
         return b"".join([self._answer.events(*each) for each in waiting.items()])
 
     def _can_write(self) -> bool:

@@ -26,6 +26,7 @@ from quire.server.openai.answers import (
     ChatResponse,
     ChunkChoice,
     Delta,
+    PromptLogprobs,
 )
 from quire.server.openai.beams import search, search_params
 from quire.server.openai.calls import at_fault
@@ -47,6 +48,7 @@ from quire.server.openai.sampling import chat_params, check_stream_options
 from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
 from quire.server.request_options import request_options
 from quire.server.state import request_id, server_state
+from quire.server.turns import Turns, at_once, in_turns
 from quire.system.records import dataclass
 
 
@@ -130,6 +132,10 @@ class PromptsAnswer:
             except InvalidRequestError as error:
                 raise await self.call.explained(error) from None
 
+    def prepare(self, prompt: int, output: RequestOutput) -> Turns[None]:
+        """See `StreamedAnswer.prepare`; most answers have nothing to prepare."""
+        yield from ()
+
     def held_up(self) -> None:
         self.call.held_up()
 
@@ -168,6 +174,8 @@ class _Answer(ChatAnswer):
     """By choice, set with its first event."""
     echoed: str = ""
     """Text that begins every choice."""
+    prompt_logprobs: PromptLogprobs | None = None
+    """From `prepare` until they are written."""
 
     @property
     def wants_more(self) -> bool:
@@ -177,26 +185,30 @@ class _Answer(ChatAnswer):
     async def complete(self) -> ChatResponse:
         """Return the whole answer."""
         output = await self.final()
+        await in_turns(self.prepare(0, output))
         answer = ChatResponse(
             **self.call.head,
-            choices=[self.choice(completion, output) for completion in completions(output)],
+            choices=[await in_turns(self.choice(each, output)) for each in completions(output)],
             usage=self.used.usage(),
             warnings=self.call.warnings(output),
+            prompt_logprobs=self.prompt_logprobs,
         )
-        if output.prompt_logprobs is not None:
-            answer.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
         answer.kv_transfer_params = self.used.kv_transfer_params or UNSET
         if self.body.return_token_ids:
             answer.prompt_token_ids = prompt_ids(output)
         return answer
 
+    def prepare(self, prompt: int, output: RequestOutput) -> Turns[None]:
+        if output.prompt_logprobs is not None:
+            self.prompt_logprobs = yield from prompt_logprobs(output.prompt_logprobs)
+
     def events(self, prompt: int, output: RequestOutput) -> bytes:
         """Return an output's events; before the first ones, the role of each choice."""
         self.used.add(prompt, output)
         parts = [] if self.texts else self.first_events(output)
-        if output.prompt_logprobs is not None:
+        if self.prompt_logprobs is not None:
             chunk = self.chunk([])
-            chunk.prompt_logprobs = prompt_logprobs(output.prompt_logprobs)
+            chunk.prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
             parts.append(event(chunk))
         for completion in completions(output):
             if self.reading.needed:
@@ -222,7 +234,7 @@ class _Answer(ChatAnswer):
             return self.texts[completion.index].encode(found.content)
         choice = self.delta(completion)
         choice.delta = reader.delta(found)
-        choice.logprobs = self.logprobs(found.logprobs) if found.logprobs else None
+        choice.logprobs = at_once(self.logprobs(found.logprobs)) if found.logprobs else None
         choice.finish_reason = reader.finish_reason(completion.finish_reason)
         return event(self.chunk([choice]))
 
@@ -247,7 +259,7 @@ class _Answer(ChatAnswer):
     def chunk(self, choices: list[ChunkChoice]) -> ChatChunk:
         return ChatChunk(**self.call.head, choices=choices, usage=self.used.of_chunk())
 
-    def choice(self, completion: CompletionOutput, output: RequestOutput) -> ChatChoice:
+    def choice(self, completion: CompletionOutput, output: RequestOutput) -> Turns[ChatChoice]:
         message, reason = AssistantMessage(completion.text), completion.finish_reason
         logprobs = completion.logprobs
         if self.reading.needed:
@@ -261,7 +273,7 @@ class _Answer(ChatAnswer):
         return ChatChoice(
             index=completion.index,
             message=message,
-            logprobs=self.logprobs(logprobs),
+            logprobs=(yield from self.logprobs(logprobs)),
             finish_reason=reason,
             stop_reason=completion.stop_reason,
             token_ids=self.token_ids(completion),
@@ -271,7 +283,7 @@ class _Answer(ChatAnswer):
         choice = ChunkChoice(
             index=completion.index,
             delta=Delta(content=completion.text),
-            logprobs=self.logprobs(completion.logprobs),
+            logprobs=at_once(self.logprobs(completion.logprobs)),
             finish_reason=completion.finish_reason,
             token_ids=UNSET if (ids := self.token_ids(completion)) is None else ids,
         )
@@ -282,13 +294,10 @@ class _Answer(ChatAnswer):
     def token_ids(self, completion: CompletionOutput) -> list[int] | None:
         return completion.token_ids if self.body.return_token_ids else None
 
-    def logprobs(self, positions: list[PositionLogprobs] | None) -> ChatLogprobs | None:
+    def logprobs(self, positions: list[PositionLogprobs] | None) -> Turns[ChatLogprobs | None]:
         if positions is None:
             return None
-        return chat_logprobs(
-            positions,
-            self.body.top_logprobs or 0,
-            self.call.server.engine.tokenizer,
-            named=self.body.logprob_token_ids or (),
-            as_ids=bool(self.body.return_tokens_as_token_ids),
-        )
+        body, tokenizer = self.body, self.call.server.engine.tokenizer
+        top, named = body.top_logprobs or 0, body.logprob_token_ids or ()
+        as_ids = bool(body.return_tokens_as_token_ids)
+        return (yield from chat_logprobs(positions, top, tokenizer, named=named, as_ids=as_ids))

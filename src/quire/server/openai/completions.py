@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, cast
 
@@ -10,14 +11,19 @@ from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from quire.core.outputs import PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.notices import Warnings, all_notices
-from quire.server.openai.answers import CompletionChoice, CompletionLogprobs, CompletionResponse
+from quire.server.openai.answers import (
+    CompletionChoice,
+    CompletionLogprobs,
+    CompletionResponse,
+    PromptLogprobs,
+)
 from quire.server.openai.beams import search_params
 from quire.server.openai.chat import PromptsAnswer
 from quire.server.openai.generation import (
@@ -30,12 +36,13 @@ from quire.server.openai.generation import (
     respond,
 )
 from quire.server.openai.infill import ends_of, infill, infill_format
-from quire.server.openai.logprobs import completion_logprobs, prompt_logprobs
+from quire.server.openai.logprobs import completion_logprobs, joined, prompt_logprobs
 from quire.server.openai.protocol import MAX_SEQUENCES, CompletionRequest
 from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
 from quire.server.request_options import request_options
 from quire.server.state import ServerState, request_id, server_state
+from quire.server.turns import Turns, at_once, in_turns
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
@@ -174,8 +181,10 @@ class _Answer(PromptsAnswer):
     body: CompletionRequest
     offsets: dict[int, int] = field(default_factory=dict)
     """Characters reported in logprobs so far, by choice."""
-    prompt_positions: dict[int, list[PositionLogprobs | None]] = field(default_factory=dict)
+    prompt_logprobs: dict[int, PromptLogprobs] = field(default_factory=dict)
     """By prompt: its log-probabilities, which come once but belong to each of its n choices."""
+    echoed: dict[int, tuple[CompletionLogprobs, int]] = field(default_factory=dict)
+    """By prompt: the same as `logprobs` of an echoed prompt, and the prompt's characters."""
     texts: dict[int, TextEvent] = field(default_factory=dict)
     """By choice, from its first event on."""
     begun: bool = False
@@ -188,7 +197,8 @@ class _Answer(PromptsAnswer):
         warnings: Warnings = UNSET
         for prompt, output in enumerate(outputs):
             self.take(prompt, output)
-            choices += self.choices(prompt, output)
+            await in_turns(self.prepare(prompt, output))
+            choices += await in_turns(self.choices(prompt, output))
             warnings = self.call.warnings(output)
         answer = self.response(choices)
         answer.warnings = warnings
@@ -211,7 +221,7 @@ class _Answer(PromptsAnswer):
             if known is not None and self.begun and not more:
                 return known.encode(completion.text) if completion.text else b""
         parts: list[bytes] = []
-        for choice in self.choices(prompt, output):
+        for choice in at_once(self.choices(prompt, output)):
             logprobs = choice.logprobs or choice.prompt_logprobs
             if choice.text or choice.finish_reason or logprobs or choice.token_ids:
                 parts.append(event(self.chunk(choice, output)))
@@ -250,25 +260,40 @@ class _Answer(PromptsAnswer):
     def response(self, choices: list[CompletionChoice]) -> CompletionResponse:
         return CompletionResponse(**self.call.head, choices=choices, usage=self.used.of_chunk())
 
-    def choices(self, prompt: int, output: RequestOutput) -> list[CompletionChoice]:
+    def prepare(self, prompt: int, output: RequestOutput) -> Turns[None]:
+        """Build the log-probabilities of a prompt, if the output has them."""
+        positions = output.prompt_logprobs
+        if positions is None:
+            return
+        if self.body.prompt_logprobs is not None:
+            self.prompt_logprobs[prompt] = yield from prompt_logprobs(positions)
+        if self.body.echo and self.wants_logprobs:
+            self.echoed[prompt] = yield from self.logprobs(positions, 0, output.prompt_token_ids[0])
+
+    def choices(self, prompt: int, output: RequestOutput) -> Turns[list[CompletionChoice]]:
         """Return the output's choices; the first ones include an echoed prompt."""
-        if output.prompt_logprobs is not None:
-            self.prompt_positions[prompt] = output.prompt_logprobs
-        positions = self.prompt_positions.get(prompt, [])
         result = []
         for completion in completions(output):
             index = prompt * self.n + completion.index
             first = index not in self.offsets
             echo = bool(first and self.body.echo)
+            logprobs, offset = None, self.offsets.get(index, 0)
+            if self.wants_logprobs and completion.logprobs is not None:
+                echoed = self.echoed.get(prompt) if echo else None
+                offset = echoed[1] if echoed else offset
+                logprobs, offset = yield from self.logprobs(completion.logprobs, offset)
+                if echoed is not None:
+                    logprobs = joined(echoed[0], logprobs)
+            self.offsets[index] = offset
             choice = CompletionChoice(
                 index=index,
                 text=self.prompt_text(output) + completion.text if echo else completion.text,
-                logprobs=self.logprobs(index, completion, positions if echo else [], output),
+                logprobs=logprobs,
                 finish_reason=completion.finish_reason,
                 stop_reason=completion.stop_reason,
             )
             if first and self.body.prompt_logprobs is not None:
-                choice.prompt_logprobs = prompt_logprobs(positions)
+                choice.prompt_logprobs = self.prompt_logprobs.get(prompt, [])
             if self.body.return_token_ids:
                 choice.token_ids = completion.token_ids
                 if first:
@@ -276,27 +301,26 @@ class _Answer(PromptsAnswer):
             result.append(choice)
         return result
 
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.body.logprobs is not None or bool(self.body.logprob_token_ids)
+
     def logprobs(
-        self,
-        index: int,
-        completion: CompletionOutput,
-        echoed: list[PositionLogprobs | None],
-        output: RequestOutput,
-    ) -> CompletionLogprobs | None:
-        offset = self.offsets.setdefault(index, 0)
-        wanted = self.body.logprobs is not None or self.body.logprob_token_ids
-        if not wanted or completion.logprobs is None:
-            return None
-        first = output.prompt_token_ids[0]
-        result, self.offsets[index] = completion_logprobs(
-            [*echoed, *completion.logprobs],
+        self, positions: Sequence[PositionLogprobs | None], offset: int, first: int | None = None
+    ) -> Turns[tuple[CompletionLogprobs, int]]:
+        """Return `positions` as an answer's, `offset` characters behind the choice's beginning.
+
+        Args:
+            first: the prompt's first token, if the positions are the prompt's.
+        """
+        return completion_logprobs(
+            positions,
             self.body.logprobs or 0,
             offset,
-            (first, self.decoded([first]) if echoed else ""),
+            (0, "") if first is None else (first, self.decoded([first])),
             named=self.body.logprob_token_ids or (),
             as_ids=bool(self.body.return_tokens_as_token_ids),
         )
-        return result
 
     def prompt_text(self, output: RequestOutput) -> str:
         if output.prompt is not None:

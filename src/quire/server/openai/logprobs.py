@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import msgspec
 
 from quire.core.outputs import Logprob, PositionLogprobs
+from quire.server.http.json_text import encode
 from quire.server.openai.answers import (
     ChatLogprobs,
     CompletionLogprobs,
@@ -15,11 +18,16 @@ from quire.server.openai.answers import (
     TokenLogprob,
     TopLogprob,
 )
+from quire.server.turns import Turns
 
 if TYPE_CHECKING:
     from quire.text.tokenizers.tokenizer import Tokenizer
 
 
+T = TypeVar("T")
+
+POSITIONS_PER_TURN = 16
+"""With 20 tokens each, they take about 2 ms."""
 LEAST_LOGPROB = -9999.0
 """Smallest reported log-probability, as in vLLM, because JSON has no -inf."""
 
@@ -32,7 +40,7 @@ def completion_logprobs(
     *,
     named: Collection[int] = (),
     as_ids: bool = False,
-) -> tuple[CompletionLogprobs, int]:
+) -> Turns[tuple[CompletionLogprobs, int]]:
     """Return the completions endpoint's parallel lists, and the offset after the last token.
 
     Args:
@@ -44,7 +52,9 @@ def completion_logprobs(
         as_ids: name tokens by their ids.
     """
     result = CompletionLogprobs([], [], [], [])
-    for position in positions:
+    for index, position in enumerate(positions, 1):
+        if index % POSITIONS_PER_TURN == 0:
+            yield
         result.text_offset.append(offset)
         if position is None:
             result.tokens.append(_named(*first, as_ids=as_ids))
@@ -61,9 +71,19 @@ def completion_logprobs(
             _named(i, p.decoded_token, as_ids=as_ids): p.logprob
             for i, p in _reported(position, top, named)
         }
-        result.top_logprobs.append({**likeliest, name: chosen.logprob})
+        result.top_logprobs.append(_as_json({**likeliest, name: chosen.logprob}))
         offset += len(text)
     return result, offset
+
+
+def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
+    """Return the lists of `first`, followed by those of `second`."""
+    return CompletionLogprobs(
+        first.tokens + second.tokens,
+        first.token_logprobs + second.token_logprobs,
+        first.top_logprobs + second.top_logprobs,
+        first.text_offset + second.text_offset,
+    )
 
 
 def chat_logprobs(
@@ -73,10 +93,12 @@ def chat_logprobs(
     *,
     named: Collection[int] = (),
     as_ids: bool = False,
-) -> ChatLogprobs:
+) -> Turns[ChatLogprobs]:
     """Return the chat endpoint's list; `bytes` are exact even if `token` is part of a character."""
     content = []
-    for position in positions:
+    for index, position in enumerate(positions, 1):
+        if index % POSITIONS_PER_TURN == 0:
+            yield
         token, chosen = next(iter(position.items()))
         likeliest = [
             TopLogprob(
@@ -88,18 +110,33 @@ def chat_logprobs(
         ]
         text = _named(token, chosen.decoded_token, as_ids=as_ids)
         raw = list(tokenizer.token_bytes(token))
-        content.append(TokenLogprob(text, chosen.logprob, raw, likeliest))
+        content.append(_as_json(TokenLogprob(text, chosen.logprob, raw, likeliest)))
     return ChatLogprobs(content)
 
 
-def prompt_logprobs(positions: list[PositionLogprobs | None]) -> PromptLogprobs:
+def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> Turns[PromptLogprobs]:
     """Return vLLM's `prompt_logprobs`."""
-    return [
-        None
-        if position is None
-        else {i: PromptLogprob(p.logprob, p.rank, p.decoded_token) for i, p in position.items()}
-        for position in positions
-    ]
+    result: PromptLogprobs = []
+    for index, position in enumerate(positions, 1):
+        if index % POSITIONS_PER_TURN == 0:
+            yield
+        if position is None:
+            result.append(None)
+        else:
+            result.append(
+                _as_json(
+                    {
+                        i: PromptLogprob(p.logprob, p.rank, p.decoded_token)
+                        for i, p in position.items()
+                    }
+                )
+            )
+    return result
+
+
+def _as_json(entry: T) -> T:
+    """Return `entry` encoded, so that encoding the answer only copies it."""
+    return cast(T, msgspec.Raw(encode(entry)))
 
 
 def _named(token: int, text: str | None, *, as_ids: bool) -> str:

@@ -30,6 +30,7 @@ from quire.server.responses.protocol import (
 from quire.server.responses.tools import ToolSet
 from quire.server.responses.writer import ItemWriter
 from quire.server.tools.deltas import Delta, TextDelta
+from quire.server.turns import Turns, at_once, in_turns
 from quire.system.records import dataclass
 
 
@@ -49,12 +50,9 @@ class ResponseAnswer(ChatAnswer):
         return Framing(self.failed, b"")
 
     async def complete(self) -> ResponseObject:
-        return self.whole(await self.final())
-
-    def whole(self, output: RequestOutput) -> ResponseObject:
-        """Return the response of a final output."""
+        output = await self.final()
         self.response.warnings = self.call.warnings(output)
-        self.write(output)
+        await in_turns(self.write(output))
         self.finish()
         return self.response
 
@@ -75,7 +73,7 @@ class ResponseAnswer(ChatAnswer):
             self.response.status = "in_progress"
             created = () if self.response.background else ("response.created",)
             events = self.state_events(*created, "response.in_progress")
-        return events + self.write(output)
+        return events + at_once(self.write(output))
 
     def state_events(self, *kinds: str) -> list[bytes]:
         """Return events with the whole response so far."""
@@ -99,10 +97,10 @@ class ResponseAnswer(ChatAnswer):
             self.keep(self.response)
         return events + self.state_events("response.failed")
 
-    def write(self, output: RequestOutput) -> list[bytes]:
+    def write(self, output: RequestOutput) -> Turns[list[bytes]]:
         """Add an output to the items, and return its events."""
         [completion] = completions(output)
-        events = self.writer.write(self.read(completion, output), self.logprobs)
+        events = yield from self.writer.write(self.read(completion, output), self.logprobs)
         if completion.finish_reason is not None:
             status: ItemStatus = "completed" if completion.finish_reason == "stop" else "incomplete"
             if completion.finish_reason == "length":
@@ -119,10 +117,11 @@ class ResponseAnswer(ChatAnswer):
             return found
         return self.reader(completion, output).read(completion)
 
-    def logprobs(self, positions: list[PositionLogprobs]) -> list[TokenLogprob]:
+    def logprobs(self, positions: list[PositionLogprobs]) -> Turns[list[TokenLogprob]]:
         """Return log-probabilities in the API's form."""
         tokenizer = self.call.server.engine.tokenizer
-        return chat_logprobs(positions, self.response.top_logprobs, tokenizer).content
+        found = yield from chat_logprobs(positions, self.response.top_logprobs, tokenizer)
+        return found.content
 
     def finish(self) -> None:
         """Set the usage and the time of completion, and store the response."""

@@ -49,4 +49,5 @@ def completed(item: Item) -> Item:
 
 def as_input(output: Sequence[OutputItem]) -> list[Item]:
     """Return an answer's items as input items, as a client would send them back."""
-    return [completed(convert(item, Item, "output")) for item in msgspec.to_builtins(output)]
+    built = msgspec.to_builtins(output, enc_hook=msgspec.json.decode)  # of `msgspec.Raw`
+    return [completed(convert(item, Item, "output")) for item in built]

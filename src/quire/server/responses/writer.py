@@ -23,6 +23,7 @@ from quire.server.responses.protocol import (
 )
 from quire.server.responses.tools import Called
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
+from quire.server.turns import Turns
 
 
 class ItemWriter:
@@ -60,20 +61,18 @@ class ItemWriter:
         return named_event(kind, sequence_number=next(self._numbers), **fields)
 
     def write(
-        self, found: Delta, logprobs: Callable[[list[PositionLogprobs]], list[TokenLogprob]]
-    ) -> list[bytes]:
+        self, found: Delta, logprobs: Callable[[list[PositionLogprobs]], Turns[list[TokenLogprob]]]
+    ) -> Turns[list[bytes]]:
         """Add a piece of the answer, and return its events.
 
         Args:
             logprobs: converts log-probabilities to the API's form.
         """
-        return [
-            event
-            for part in found.parts
-            for event in self._write(
-                part, logprobs(part.logprobs) if isinstance(part, TextDelta) else []
-            )
-        ]
+        events: list[bytes] = []
+        for part in found.parts:
+            entries = (yield from logprobs(part.logprobs)) if isinstance(part, TextDelta) else []
+            events += self._write(part, entries)
+        return events
 
     def _write(self, part: TextDelta | CallDelta, logprobs: list[TokenLogprob]) -> Iterator[bytes]:
         if isinstance(part, CallDelta):

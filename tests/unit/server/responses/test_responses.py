@@ -157,6 +157,8 @@ async def test_logprobs() -> None:
         told = [e["logprobs"] for e in found if e["type"] == "response.output_text.delta"]
         assert [one for each in told for one in each] == logprobs
         assert found[-1]["response"]["output"][0]["content"][0]["logprobs"] == logprobs
+        again = await ask(app, previous_response_id=body["id"], max_output_tokens=2)
+        assert again["status"] == "incomplete"
 
 
 @pytest.mark.parametrize(
