@@ -153,5 +153,5 @@ def test_what_does_not_fit() -> None:
         table.set(0, 0, torch.zeros(2, 9), torch.zeros(2, 12), 1.0)
     with pytest.raises(ValueError, match=r"b is .*wanted contiguous"):
         table.set(0, 0, torch.zeros(2, 8), torch.zeros(12, 2).t(), 1.0)
-    with pytest.raises(ValueError, match="4 parts"):
-        LoraTable(8, (1, 1, 1, 1), 2, torch.float32)
+    with pytest.raises(ValueError, match="5 parts"):
+        LoraTable(8, (1, 1, 1, 1, 1), 2, torch.float32)
