@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from quire.core.messages import AddRequest, CoreOutput, TokenLogprobs
+from quire.core.messages import AddRequest, CoreOutput, TokenLogprobs, unpack_logprobs
 from quire.engine.core import EngineCore
 from quire.simulate.clock import VirtualClock
 
@@ -77,7 +77,7 @@ def drive(
             transcript.token_ids += output.new_token_ids
             if output.prompt_logprobs is not None:
                 assert transcript.prompt_logprobs is None, "a prompt was told of twice"
-                transcript.prompt_logprobs = output.prompt_logprobs
+                transcript.prompt_logprobs = [*map(unpack_logprobs, output.prompt_logprobs)]
             transcript.token_times += [step.timestamp] * len(output.new_token_ids)
             transcript.last = output
         computed = step.stats is None or step.stats.step_tokens or step.outputs
