@@ -206,8 +206,8 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     """Free blocks that still hold a known prefix."""
     spec_decoding: SpecDecodingStats | None = None
     """None without speculative decoding."""
-    encoded_tokens: int | None = None
-    """Prompt tokens whose images the tower has read since the start; None before the first."""
+    encoded_tokens: int = 0
+    """Prompt tokens whose images the tower has read since the start."""
     num_loading: int = 0
     """Of `num_waiting`, requests whose KV blocks are being loaded."""
     stages: list[StageStats] = []

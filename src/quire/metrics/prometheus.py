@@ -74,8 +74,6 @@ class _Reader:
             yield from self._host_tier(s.host_tier)
         if s.spec_decoding:
             yield from self._speculation(s.spec_decoding)
-        if s.encoded_tokens:
-            yield from self._fields("counter", s, _IMAGE_COUNTERS)
         if s.stages:
             yield from self._stages(s.stages)
         yield self._seconds(stats.seconds())
@@ -185,6 +183,10 @@ _SCHEDULER_COUNTERS: Fields = {
         "Prompt tokens looked up in the prefix cache.",
     ),
     "vllm:prefix_cache_hits": ("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    "quire:encoded_image_tokens": (
+        "encoded_tokens",
+        "Prompt tokens whose images were read; an image in the encoder cache is not.",
+    ),
 }
 _COUNTERS: Fields = {
     "vllm:prompt_tokens": ("prompt_tokens", "Prompt tokens of requests with a first token."),
@@ -229,12 +231,6 @@ _DRAFT_COUNTERS: Fields = {
     "vllm:spec_decode_num_drafts": ("num_drafts", "Passes of a sequence with drafts."),
     "vllm:spec_decode_num_draft_tokens": ("num_draft_tokens", "Drafted tokens."),
     "vllm:spec_decode_num_accepted_tokens": ("num_accepted_tokens", "Accepted drafts."),
-}
-_IMAGE_COUNTERS: Fields = {
-    "quire:encoded_image_tokens": (
-        "encoded_tokens",
-        "Prompt tokens whose images were read; an image in the encoder cache is not.",
-    ),
 }
 _STAGE_COUNTERS: Fields = {
     "quire:stage_seconds": (

@@ -90,7 +90,7 @@ class SchedulerState:
             host_tier=self.kv.tier.stats() if self.kv.tier else None,
             kv_blocks_cached=self.kv.pool.num_cached,
             spec_decoding=self.depth.stats if self.depth else None,
-            encoded_tokens=self.image_chunks.num_encoded or None,
+            encoded_tokens=self.image_chunks.num_encoded,
             num_loading=len(self.loading),
         )
 

@@ -235,7 +235,7 @@ def test_drafts_come_with_each_pass(waits: bool) -> None:
 def test_what_the_tower_has_read_adds_up() -> None:
     s = make()
     s.add(request("a", 4))
-    assert s.stats().encoded_tokens is None
+    assert s.stats().encoded_tokens == 0
     step(s, encoded_tokens=5)
     step(s)
     step(s, encoded_tokens=2)
