@@ -132,6 +132,17 @@ def check_without(vision: VisionConfig | None) -> None:
         raise InvalidRequestError("This model needs an image in each prompt.", param="prompt")
 
 
+def check_unpictured(token_ids: Sequence[int], vision: VisionConfig | None) -> None:
+    """Raise `InvalidRequestError` if a prompt without images has a placeholder of one."""
+    for token in () if vision is None else {vision.marker, vision.image_token}:
+        if token in token_ids:
+            raise InvalidRequestError(
+                f"The prompt has token {token}, which stands for an image, and no image.",
+                fix="Leave it out, or send the image: in a chat, or as multi_modal_data of LLM.",
+                param="prompt",
+            )
+
+
 def without_images(prompt: Any, config: ImageConfig | None) -> Any:
     """Return a prompt without its images, after checking how many there are."""
     found = with_images(prompt)

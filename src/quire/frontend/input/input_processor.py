@@ -19,7 +19,7 @@ from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.frontend.images.expand import ImagePrompt
+from quire.frontend.images.expand import ImagePrompt, check_unpictured
 from quire.frontend.input.params import (
     check_ids,
     check_params,
@@ -170,6 +170,7 @@ class InputProcessor:
         """
         if not inputs.images and inputs.prompt_embeds is None:
             self.check_embedded(token_ids)
+            check_unpictured(token_ids, self.model.vision)
         if params.truncate_prompt_tokens is not None:
             limit = self.max_total_tokens
             kept = truncated(token_ids, params, limit, embeds=inputs.prompt_embeds is not None)

@@ -14,6 +14,7 @@ from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.beam_search import BeamSearch, advance_all, one_token
+from quire.frontend.images.expand import ImagePrompt
 from quire.frontend.input.served_model import eos_token_ids
 from quire.frontend.output.sequence import SequenceState
 from quire.server.errors import invalid, not_supported
@@ -95,6 +96,8 @@ async def search(call: Generation, params: BeamSearchParams, count: int) -> list
     """
     if any(isinstance(prompt, dict) and "prompt_embeds" in prompt for prompt in call.prompts):
         raise not_supported("prompt_embeds", "Beam search needs tokens.")
+    if any(isinstance(prompt, ImagePrompt) for prompt in call.prompts):
+        raise not_supported("use_beam_search", "Beam search reads no images.")
     call.server.check_queue()
     engine = call.server.engine
     one = one_token(params)
