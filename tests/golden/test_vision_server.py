@@ -25,6 +25,8 @@ from PIL import Image
 from tests.e2e.serving import Server, serving
 from tests.golden.tiny_vision import IMAGE, write_vision_model
 
+SEEN = {"type": "text", "text": "See "}
+
 
 def data_url(seed: int) -> str:
     pixels = np.random.default_rng(seed).integers(0, 256, (30, 41, 3), dtype=np.uint8)
@@ -63,6 +65,7 @@ def metrics_of(server: Server) -> str:
 
 
 def test_all_apis_give_the_same_answer(server: Server) -> None:
+    assert server.metric("encoded_image_tokens_total", "quire") == 0
     url = data_url(1)
     first = chat(server, image(url)).json()
     answer = first["choices"][0]["message"]["content"]
@@ -114,6 +117,67 @@ def test_messages_of_each_role_may_have_images(server: Server) -> None:
     turns = [{"role": "user", "content": "Hi"}, *turns, {"role": "user", "content": "Go"}]
     message = post(server, "/v1/messages", messages=turns, max_tokens=4, **fields).json()
     assert message["usage"]["input_tokens"] > 20
+
+
+def test_results_of_tools_may_have_images(server: Server) -> None:
+    """Each API's prompt is that of the same parts in a chat; the marker stands in their place."""
+    url, fields = data_url(11), {"model": server.model, "temperature": 0.0}
+    called = {"name": "look", "arguments": "{}"}
+    call = {"id": "c", "type": "function", "function": called}
+    turns: list[dict[str, Any]] = [
+        {"role": "user", "content": "Look"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": [SEEN, image(url)]},
+        {"role": "user", "content": "Go"},
+    ]
+    asked = {"max_tokens": 4, "messages": turns, **fields}
+    found = post(server, "/v1/chat/completions", ignore_eos=True, **asked).json()
+    assert [each["param"].rpartition(".")[2] for each in found["warnings"]] == ["detail"]
+    text = post(server, "/tokenize", messages=turns).json()["tokens"]
+    shown = post(server, "/detokenize", tokens=text).json()["prompt"]
+    assert shown.replace("<image>" * 20, "<image>") == (
+        "user: Lookassistant: tool: See <image>user: Goassistant:"
+    )
+    answer, count = found["choices"][0]["message"]["content"], found["usage"]["prompt_tokens"]
+    parts = [{"type": "input_text", "text": "See "}, {"type": "input_image", "image_url": url}]
+    items = [
+        turns[0],
+        {"type": "function_call", "call_id": "c", **called},
+        {"type": "function_call_output", "call_id": "c", "output": parts},
+        turns[3],
+    ]
+    response = post(
+        server, "/v1/responses", input=items, max_output_tokens=4, ignore_eos=True, **fields
+    ).json()
+    assert response["output"][0]["content"][0]["text"] == answer
+    assert response["usage"]["input_tokens"] == count == len(text)
+    blocks = [SEEN, {"type": "image", "source": {"type": "url", "url": url}}]
+    result = {"type": "tool_result", "tool_use_id": "c", "content": blocks}
+    use = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
+    asked["messages"] = [
+        turns[0],
+        {"role": "assistant", "content": [use]},
+        {"role": "user", "content": [result, {"type": "text", "text": "Go"}]},
+    ]
+    message = post(server, "/v1/messages", **asked).json()
+    used = message["usage"]
+    assert used["input_tokens"] + used["cache_read_input_tokens"] == count, used
+    assert used["cache_read_input_tokens"] > 20, "the image is the same"
+    turns[2]["content"].append({"type": "file", "file": {"file_id": "f"}})
+    noted = post(server, "/v1/chat/completions", **asked | {"messages": turns}).json()
+    assert "this model reads text and images" in str(noted["warnings"])
+
+
+def test_prompts_that_lack_their_image_are_refused(server: Server) -> None:
+    for prompt in ("See <image>", [5, IMAGE]):
+        refused = post(server, "/v1/completions", model=server.model, prompt=prompt)
+        assert refused.status_code == 400
+        assert f"token {IMAGE}, which stands for an image" in refused.json()["error"]["message"]
+        assert refused.json()["error"]["param"] == "prompt"
+    messages = [{"role": "user", "content": [image(data_url(12))]}]
+    fields = {"messages": messages, "use_beam_search": True, "n": 2, "max_tokens": 2}
+    refused = post(server, "/v1/chat/completions", model=server.model, **fields)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "use_beam_search")
 
 
 def test_client_packages_send_images_unchanged(server: Server) -> None:

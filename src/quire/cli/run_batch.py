@@ -77,6 +77,7 @@ async def _run(args: EngineArgs, namespace: argparse.Namespace, done: set[str]) 
     from quire.server.app import create_app
     from quire.server.batch import Batch, read_lines
     from quire.server.options import AppOptions
+    from quire.server.tool_results import reads_images
 
     if args.max_itl_stretch is None:  # nobody reads a stream, so long steps are best
         args = replace(args, max_itl_stretch=math.inf)
@@ -90,7 +91,9 @@ async def _run(args: EngineArgs, namespace: argparse.Namespace, done: set[str]) 
             tool_call_parser=namespace.tool_call_parser,
             reasoning_parser=namespace.reasoning_parser,
         )
-        app = create_app(engine, tuple(namespace.served_model_name or (args.model,)), options)
+        names = tuple(namespace.served_model_name or (args.model,))
+        images = await reads_images(engine, options.chat_template)
+        app = create_app(engine, names, options, tool_images=images)
         began = time.monotonic()
         with (
             namespace.output_file.open("ab") as out,

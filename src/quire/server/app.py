@@ -82,6 +82,7 @@ def create_app(
     *,
     devices: Sequence[Device] = (),
     adapters: ServedAdapters | None = None,
+    tool_images: bool = False,
 ) -> Starlette:
     """Return the ASGI application that serves `engine`.
 
@@ -89,6 +90,7 @@ def create_app(
         model_names: names for clients, at least one; responses have the first one.
         devices: hardware whose power, heat and load are in the metrics.
         adapters: served adapters, and the folder from which clients may load others.
+        tool_images: the result of `tool_results.reads_images`.
 
     Raises:
         ConfigError: no parser has this name.
@@ -110,6 +112,7 @@ def create_app(
         parsers,
         adapters or ServedAdapters(),
         fingerprint(engine.resolved, engine.facts, engine.default_sampling_params, template),
+        tool_images,
     )
     app.state.responses = ResponseStore(options.max_stored_responses)
     app.state.explaining = asyncio.Lock()

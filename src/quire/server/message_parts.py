@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from quire.server.tool_results import without_media
+from quire.server.tool_results import TOOL_ROLES, without_media
 
 _TEXTS = {"text": ("text", "input_text", "output_text"), "input_text": ("text", "input_text")}
 """The type of a text in an API → types that become it."""
@@ -45,6 +45,6 @@ def mend_chat(request: Request, body: Any) -> None:
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):
             plain_parts(message.get("content"))
-            if message.get("role") == "tool":
+            if message.get("role") in TOOL_ROLES:
                 where = f"messages[{index}].content"
                 without_media(request, message.get("content"), "text", where)

@@ -31,6 +31,7 @@ from quire.server.http.listener import bind_error
 from quire.server.http.protocol import Site
 from quire.server.http.server import BACKLOG, HttpServer
 from quire.server.options import AppOptions
+from quire.server.tool_results import reads_images
 from quire.server.tools.table import choose_parsers
 from quire.system.heap import share_one_heap
 from quire.system.records import dataclass
@@ -110,7 +111,10 @@ async def _serve(
         adapters = ServedAdapters(options.lora_dir)
         for name, path in options.lora_modules:
             await adapters.load(engine, name, path)
-        app = create_app(engine, names, options, devices=devices(), adapters=adapters)
+        app = create_app(
+            engine, names, options, devices=devices(), adapters=adapters,
+            tool_images=await reads_images(engine, options.chat_template),
+        )  # fmt: skip
         server = HttpServer(Site(app, _max_connections()), tls)
         # Exclude all present objects from collection. A full collection then takes microseconds
         # instead of 25 ms, in which no stream is served.

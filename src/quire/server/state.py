@@ -37,6 +37,7 @@ class ServerState:
         parsers: read reasoning and tool calls in the model's answers.
         adapters: adapters that are served as separate models.
         system_fingerprint: the model's; see `frontend.fingerprint`.
+        tool_images: the model reads images in results of tools; see `tool_results.reads_images`.
     """
 
     engine: AsyncLLM
@@ -46,6 +47,7 @@ class ServerState:
     parsers: Parsers
     adapters: ServedAdapters
     system_fingerprint: str
+    tool_images: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:

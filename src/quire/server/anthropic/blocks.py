@@ -11,8 +11,16 @@ from quire.server.errors import invalid
 from quire.server.http.body import read_part
 from quire.server.notices import ignore
 from quire.server.opaque import decode_reasoning
-from quire.server.openai.protocol import Messages, Strict
+from quire.server.openai.protocol import (
+    ImageAddress,
+    ImagePart,
+    Messages,
+    Part,
+    Strict,
+    TextPart,
+)
 from quire.server.rules import Rules
+from quire.server.state import server_state
 from quire.server.tool_results import left_out
 
 _FILES = "send its text in a source of type text; PDFs, URLs and file ids are not served"
@@ -165,25 +173,33 @@ def read_text(request: Request, value: dict[str, Any], where: str) -> str | None
     return None
 
 
-def result_text(request: Request, block: ToolResultBlock, where: str) -> str:
-    """Return a tool's result as text for the model."""
+def result_content(request: Request, block: ToolResultBlock, where: str) -> str | list[Part]:
+    """Return a tool's result for the model: text, or parts if it has images that the model reads.
+
+    Raises:
+        ApiError: 400 for an invalid block.
+    """
+    begin, parts = "Error: " if block.is_error else "", list[Part]()
     if block.content is None or isinstance(block.content, str):
-        return block.content or ""
-    texts = []
+        return begin + (block.content or "")
     for index, value in enumerate(block.content):
         place = f"{where}.content[{index}]"
         kind = value.get("type")
         if kind == "tool_reference":
-            texts.append(f"[tool: {value.get('tool_name')}]")
-            continue
-        if kind in ("text", "search_result") or _is_text_document(value):
-            text = read_text(request, value, place)
-            texts.append(text or "")
-            continue
-        if not isinstance(kind, str):
+            parts.append(TextPart(f"[tool: {value.get('tool_name')}]"))
+        elif kind in ("text", "search_result") or _is_text_document(value):
+            parts.append(TextPart(read_text(request, value, place) or ""))
+        elif not isinstance(kind, str):
             raise _unknown(kind, place)
-        texts.append(left_out(request, kind, place))
-    return "\n".join(texts)
+        elif kind == "image" and server_state(request).tool_images:
+            image: ImageBlock = read_part(request, value, ImageBlock, place)
+            parts.append(ImagePart(ImageAddress(image.address)))
+        else:
+            parts.append(TextPart(left_out(request, kind, place)))
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    if len(texts) == len(parts):
+        return begin + "\n".join(texts)
+    return [TextPart(begin), *parts] if begin else parts
 
 
 def _recalled(block: ThinkingBlock) -> ThinkingBlock:

@@ -27,7 +27,7 @@ TOOL: Rules = {
 
 BLOCK: Rules = {
     **each("caller toolset_name", ignored("The chat template does not get it.")),
-    "transformations": ignored("Images are left out."),
+    "transformations": ignored("Images are read as they are sent."),
 }
 
 COUNT: Rules = {

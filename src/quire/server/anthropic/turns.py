@@ -17,7 +17,7 @@ from quire.server.anthropic.blocks import (
     ToolResultBlock,
     ToolUseBlock,
     read_block,
-    result_text,
+    result_content,
 )
 from quire.server.anthropic.protocol import (
     CountRequest,
@@ -66,7 +66,7 @@ class Turn:
     parts: list[Part] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[ToolUseBlock] = field(default_factory=list)
-    results: dict[str, str] = field(default_factory=dict)
+    results: dict[str, str | list[Part]] = field(default_factory=dict)
 
 
 def mend_roles(request: Request, body: Any) -> None:
@@ -107,8 +107,8 @@ def chat_messages(turns: Sequence[Turn]) -> list[ChatMessage]:
     messages: list[ChatMessage] = []
     for turn in turns:
         messages += [
-            ChatMessage("tool", text, tool_call_id=call_id)
-            for call_id, text in turn.results.items()
+            ChatMessage("tool", content, tool_call_id=call_id)
+            for call_id, content in turn.results.items()
         ]
         images = any(isinstance(part, ImagePart) for part in turn.parts)
         if not turn.texts and not images and (turn.results or turn.role == "system"):
@@ -152,8 +152,7 @@ def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> Non
             case ToolUseBlock():
                 turn.calls.append(block)
             case ToolResultBlock():
-                found = result_text(request, block, place)
-                turn.results[block.tool_use_id] = f"Error: {found}" if block.is_error else found
+                turn.results[block.tool_use_id] = result_content(request, block, place)
 
 
 def _check(block: Known, role: Role, where: str) -> None:

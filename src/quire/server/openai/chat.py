@@ -79,7 +79,7 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
     model = server.served_name(body.model)
     engine = server.live_engine()
     check_stream_options(request, body)
-    body = plain_form(body)
+    body = plain_form(request, body)
     reading = replace(read_tools(body, server.parsers), functions=body.functions is not None)
     body.chat_template_kwargs = template_kwargs(request, body)
     params = chat_params(body, engine.default_sampling_params)

@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import to_builtins
 from msgspec.structs import replace
+from starlette.requests import Request
 
 from quire.frontend.images.expand import ImagePrompt, pictured
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
@@ -29,6 +30,7 @@ from quire.server.openai.protocol import (
 from quire.server.openai.reasoning import chat_template_of
 from quire.server.openai.tools import tool_definitions
 from quire.server.state import ServerState
+from quire.server.tool_results import without_images
 
 _MAY_BE_EMPTY = ("assistant", "tool")
 """Roles whose messages need no content."""
@@ -141,8 +143,10 @@ _ID_DIGITS = 9
 """Templates that check a call's id require nine characters."""
 
 
-def plain_form(body: ChatRequest) -> ChatRequest:
+def plain_form(request: Request, body: ChatRequest) -> ChatRequest:
     """Return the request with tools in place of functions, and each message in its newest form.
+
+    Notes replace images in results of tools, unless the model reads them.
 
     Raises:
         ApiError: 400 if both the old and the new form are given, or they contradict each other.
@@ -152,6 +156,7 @@ def plain_form(body: ChatRequest) -> ChatRequest:
     choice = fields.get("tool_choice", body.tool_choice)
     if isinstance(choice, ChosenTool) and choice.type == "allowed_tools":
         fields["tools"], fields["tool_choice"] = _allowed(tools or [], choice)
+    without_images(request, body.messages)
     messages = _messages(body.messages)
     if messages is not None:
         fields["messages"] = messages

@@ -181,7 +181,7 @@ class _Call(Generic[B]):
             add_special_tokens=body.add_special_tokens,
             chat_template_kwargs=body.chat_template_kwargs,
         )
-        prompt = chat_prompt(plain_form(chat), self.server.options.chat_template)
+        prompt = chat_prompt(plain_form(self.request, chat), self.server.options.chat_template)
         vision = self.server.engine.resolved.config.model.vision
         if vision is not None and vision.pool is not None:
             return [plain_prompt(prompt)]

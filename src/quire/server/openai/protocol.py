@@ -258,13 +258,6 @@ class ChatMessage(Strict):
 
     rules: ClassVar[Rules] = elsewhere.MESSAGE
 
-    def __post_init__(self) -> None:
-        parts = self.content if isinstance(self.content, list) else ()
-        if self.role in ("tool", "function") and any(
-            isinstance(part, ImagePart | ImageEmbedsPart) for part in parts
-        ):
-            raise ValueError("a tool's result has no images")
-
 
 class FunctionDefinition(Strict):
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]

@@ -26,7 +26,7 @@ from quire.server.openai.protocol import (
     ToolDefinition,
     Tools,
 )
-from quire.server.state import ServerState, server_state
+from quire.server.state import server_state
 
 _ERRORS = (HTTPStatus.NOT_FOUND, *OF_ENGINE)
 _OF_CHAT = (
@@ -81,7 +81,7 @@ async def tokenize(request: Request) -> Response:
     body = await read_request(request, TokenizeRequest, mend_chat)
     server.served_name(body.model)
     engine = server.live_engine()
-    work = engine.tokenize(_prompt(body, server), body.add_special_tokens is not False)
+    work = engine.tokenize(_prompt(request, body), body.add_special_tokens is not False)
     is_chat = body.messages is not None
     with renamed(lambda name: "messages" if is_chat and name in ("prompt", "image") else name):
         tokens = await while_connected(work, request.receive)
@@ -137,7 +137,7 @@ async def tokenizer_info(request: Request) -> Response:
     return json_response(answer)
 
 
-def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt | ImagePrompt:
+def _prompt(request: Request, body: TokenizeRequest) -> str | ChatPrompt | ImagePrompt:
     """Return the prompt; raise `ApiError`, 400, unless there is either a text or a conversation."""
     is_text = body.prompt is not None
     if is_text == (body.messages is not None):
@@ -150,4 +150,4 @@ def _prompt(body: TokenizeRequest, server: ServerState) -> str | ChatPrompt | Im
     assert body.messages is not None
     fields = {name: getattr(body, name) for name in (*_OF_CHAT, "add_special_tokens")}
     chat = ChatRequest(messages=body.messages, **fields)
-    return chat_prompt(plain_form(chat), template_of(chat, server))
+    return chat_prompt(plain_form(request, chat), template_of(chat, server_state(request)))

@@ -93,7 +93,7 @@ def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:
                 messages.append(_answer(None, thoughts))
             messages[-1].tool_calls = [*(messages[-1].tool_calls or []), _call(item, tools)]
         elif not isinstance(item, MessageItem):
-            messages.append(ChatMessage("tool", _text(item.output), tool_call_id=item.call_id))
+            messages.append(ChatMessage("tool", _content(item.output), tool_call_id=item.call_id))
         elif is_answer:
             messages.append(_answer(_content(item.content), thoughts))
         else:
@@ -129,16 +129,11 @@ def _content(content: str | Parts) -> str | list[Part]:
 
 
 def _text(content: str | Parts) -> str:
-    """Return the text of a message.
-
-    Raises:
-        ApiError: 400 for an image: a tool's result is text.
-    """
+    """Return the text of a message without images."""
     if isinstance(content, str):
         return content
-    texts = []
-    for part in content:
-        if isinstance(part, InputImage):
-            raise invalid("Results of tools have no images.", "input")
-        texts.append(part.refusal if isinstance(part, RefusalText) else part.text)
-    return "\n".join(texts)
+    return "\n".join(
+        part.refusal if isinstance(part, RefusalText) else part.text
+        for part in content
+        if not isinstance(part, InputImage)
+    )

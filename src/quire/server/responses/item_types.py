@@ -81,7 +81,7 @@ class CustomCallItem(Strict, tag_field="type", tag="custom_tool_call", kw_only=T
 
 class _OutputItem(Strict, kw_only=True):
     call_id: str | None = None
-    output: str | Messages[InputText]
+    output: str | Messages[InputText | InputImage]
     id: str | None = None
     name: str | None = None
     """The function's name; the model sees the call's."""
