@@ -122,6 +122,8 @@ export interface Change {
   estimated_gain: number;
   /** Half the range of the estimate, relative to it. */
   uncertainty: number;
+  /** The range is so wide that the gain is its lower end. */
+  at_least: boolean;
   /** The gain is from a replay of recorded requests. */
   simulated: boolean;
 }

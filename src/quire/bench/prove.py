@@ -84,6 +84,7 @@ def proof_of(change: Change, pairs: list[tuple[float, float]]) -> Proof:
         estimated_gain=change.estimated_gain,
         proven_gain=statistics.median(gains),
         repetitions=len(pairs),
+        at_least=change.at_least,
     )
 
 

@@ -120,6 +120,8 @@ class Proof(msgspec.Struct, frozen=True):
     estimated_gain: float
     proven_gain: float
     repetitions: int
+    at_least: bool = False
+    """`estimated_gain` is the lower end of a wide range."""
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator
 
 from quire.explain.evidence import CORE, OFFLINE
-from quire.explain.report import LimitsUsed, OpLine, Report
+from quire.explain.report import Change, LimitsUsed, OpLine, Proof, Report
 from quire.metrics.times import PARTS
 
 WIDTH = 96
@@ -82,7 +82,7 @@ def _changes(report: Report) -> Iterator[str]:
     yield "Changes; each estimate is for this change alone"
     width = min(MOST_FLAG, max(len(change.flag) for change in report.changes))
     for change in report.changes:
-        gain = f"{'at least ' if change.at_least else ''}{change.estimated_gain:+.0%}"
+        gain = _gain(change)
         spread = f" ± {100 * change.estimated_gain * change.uncertainty:.0f}"
         spread = "" if change.at_least else spread
         how = "simulated" if change.simulated else "estimated"
@@ -91,12 +91,16 @@ def _changes(report: Report) -> Iterator[str]:
         yield from _wrapped(change.why, lead, " " * (width + 4))
 
 
+def _gain(of: Change | Proof) -> str:
+    return f"{'at least ' if of.at_least else ''}{of.estimated_gain:+.0%}"
+
+
 def _proofs(report: Report) -> Iterator[str]:
     if not report.proofs:
         return
     yield "Measured here: A and B in turns"
     for proof in report.proofs:
-        told = f" (estimated {proof.estimated_gain:+.0%})" if proof.estimated_gain else ""
+        told = f" (estimated {_gain(proof)})" if proof.estimated_gain else ""
         yield (
             f"  {proof.flag}: {proof.before:,.1f} → {proof.after:,.1f} {proof.metric}, "
             f"{proof.proven_gain:+.0%} ± {proof.spread:.0%}{told}"

@@ -55,6 +55,8 @@ def test_the_text_fits_the_terminal() -> None:
     for part in ("Verdict: few_threads", "--num-threads 4", "mlp.up", "tokenize", "+80%", "█"):
         assert part in text
     assert "(estimated +70%)" in text
+    wide = msgspec.structs.replace(proof, at_least=True)
+    assert "(estimated at least +70%)" in render(msgspec.structs.replace(report, proofs=[wide]))
     unknown = msgspec.structs.replace(proof, estimated_gain=0.0)  # the advice had no figure
     text = render(msgspec.structs.replace(report, proofs=[unknown]))
     assert "+80% ± 2%" in text

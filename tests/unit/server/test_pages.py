@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.explain.report import Change
 from quire.server.monitoring.pages import ASSETS_PATH, FOLDER
 from tests.unit.server.fake_engine import running
 
@@ -28,6 +29,14 @@ def test_the_built_files_are_those_of_the_sources() -> None:
     in_src = [p.relative_to(WEB).as_posix() for p in (WEB / "src").rglob("*") if p.is_file()]
     lines = [f"{sha256((WEB / name).read_bytes())}  {name}\n" for name in names + sorted(in_src)]
     assert MANIFEST["sources"] == sha256("".join(lines).encode()), REBUILD
+
+
+def test_the_page_knows_the_fields_of_a_change() -> None:
+    """Seen: the page printed the lower end of a range as its middle."""
+    types = (WEB / "src/types.ts").read_text().split("export interface Change {")[1]
+    names = re.findall(r"^  (\w+): ", types.split("}")[0], re.MULTILINE)
+    assert {*names} == {*Change.__struct_fields__} - {"fields"}
+    assert "at least" in next(FOLDER.glob("app-*.js")).read_text()
 
 
 def test_nobody_has_touched_the_built_files() -> None:

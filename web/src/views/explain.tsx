@@ -135,10 +135,12 @@ function Causes({ explanation }: { explanation: Explanation }) {
   );
 }
 
-/** "+45 % ± 14 output tokens/s, estimated". */
-function gain({ estimated_gain, uncertainty, metric, simulated }: Change): string {
+/** "+45 % ± 14 output tokens/s, estimated", or "at least +45 % output tokens/s, estimated". */
+function gain({ estimated_gain, uncertainty, at_least, metric, simulated }: Change): string {
+  const least = `+${percent(estimated_gain)}`;
   const spread = Math.round(100 * estimated_gain * uncertainty);
-  return `+${percent(estimated_gain)} ± ${spread} ${metric}, ${simulated ? "simulated" : "estimated"}`;
+  const range = at_least ? `at least ${least}` : `${least} ± ${spread}`;
+  return `${range} ${metric}, ${simulated ? "simulated" : "estimated"}`;
 }
 
 /** "memory_bandwidth" → "memory bandwidth". */
