@@ -1,7 +1,7 @@
 """The gain of a change: the cost model on the observed steps.
 
-Only ratios of the predictions are used, and only for the model's part of the window. The nearer
-limit is scaled until the prediction for the observed steps equals their measured time.
+Rates and overheads are fitted to the measured times of the observed steps. Only ratios of the
+predictions are used, and only for the model's part of the window.
 """
 
 from __future__ import annotations

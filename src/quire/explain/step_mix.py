@@ -216,10 +216,15 @@ def _solve(
 
 
 def _solution(matrix: list[list[float]], wanted: list[float]) -> list[float]:
-    """Solve a small system whose matrix is symmetric and positive definite."""
+    """Solve a small system whose matrix is symmetric and positive definite.
+
+    Unknowns whose pivot is lost to rounding are 0.
+    """
     rows = [[*row, value] for row, value in zip(matrix, wanted, strict=True)]
     for i, pivot in enumerate(rows):
+        if not pivot[i] > 0.0:
+            continue
         for row in rows[:i] + rows[i + 1 :]:
             factor = row[i] / pivot[i]
             row[:] = [x - factor * y for x, y in zip(row, pivot, strict=True)]
-    return [row[-1] / row[i] for i, row in enumerate(rows)]
+    return [row[-1] / row[i] if row[i] > 0.0 else 0.0 for i, row in enumerate(rows)]

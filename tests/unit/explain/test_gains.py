@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from quire.explain.evidence import Evidence, Platform
 from quire.explain.host import HostUse
 from quire.explain.probe import Probe
 from quire.explain.report import Change
-from quire.explain.step_mix import Reached
+from quire.explain.step_mix import Reached, fitted
 from quire.metrics.stats import EngineStats
 from tests.unit.explain.made import LIMITS, healthy, profile
 
@@ -235,3 +236,10 @@ def test_one_token_of_a_hundred_is_at_most_a_hundred_times_as_late(tokens: int, 
     """Found by `make fuzz`: sequences that hardly ran made a gain of 10¹⁰."""
     case = open_case(healthy(computed_tokens=tokens, itl_p99=1.0, running=1e-9))
     assert case.most_gain(ITL) == max(0.0, most / LATEST - 1.0)
+
+
+def test_times_that_cannot_tell_overheads_apart_are_fitted() -> None:
+    """Rounding leaves a pivot of zero: files may hold absurd times."""
+    found = fitted([[1e-9, 1e-8, 1e-8], [1e-4, 1e-5, 1e-10]], [1e8, 1e-8], [1, 1])
+    assert min(found) >= 0.0
+    assert max(found) < math.inf
