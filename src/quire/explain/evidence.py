@@ -40,7 +40,7 @@ class Window(msgspec.Struct, frozen=True):
         repeated_tokens: of the prompt tokens, those that an earlier prompt began with, too.
         running, waiting, loading: sequences, mean over time; those that load KV blocks do not wait.
         demand: most sequences that ran and waited at a time.
-        in_flight, most_in_flight: requests between arrival and end, mean and maximum.
+        in_flight, most_in_flight: sequences between arrival and end, mean and maximum.
         kv_share, kv_peak: share of the KV blocks in use, mean and maximum.
         kv_held: largest share of the KV blocks that were in use or held a cached prefix.
         kv_blocks: number of KV blocks.

@@ -76,7 +76,7 @@ class _Gauges:
         """Add the gauges of `elapsed` seconds."""
         s = stats.scheduler
         self.sampled += elapsed
-        flying = stats.in_flight() + stats.arriving()
+        flying = stats.sequences()
         self.in_flight = max(self.in_flight, flying)
         self.sums["in_flight"] += flying * elapsed
         if stats.adapters is not None:

@@ -19,6 +19,7 @@ from quire.explain.analyse import explain
 from quire.explain.causes.case import CACHING, Case
 from quire.explain.evidence import Evidence
 from quire.explain.report import ITL, Change, Report
+from quire.metrics.requests import MOST_RECORDED
 from quire.simulate.fleet import Front, Outcome, Replica, simulate
 from quire.simulate.stages import ModelledStage
 from quire.simulate.workload import NO_PREFIX, Workload
@@ -27,15 +28,19 @@ LEAST_REQUESTS = 4
 """With fewer recorded requests, the cost model alone estimates."""
 ROUNDS = 6
 """Requests of each client in a replay."""
+FEWEST_ROUNDS = 3
+"""In the first, caches fill. In the last, clients have nothing left to ask."""
 MOST_STEPS = 1000
-"""Longer replays are shortened, but not below two requests for each client."""
+"""Longer replays are shortened, but not below `FEWEST_ROUNDS`."""
+LONGEST = 10 * MOST_STEPS
+"""Replays that are still longer are not run: each takes seconds."""
 MOST_CLIENTS, MOST_BLOCKS = 4096, 2**18
 """Larger engines are not replayed: it would take too much time and memory."""
 ALIKE = 1.5
 """A replay of the present engine whose speed differs by more from the window's is not used."""
 CLOSED = 0.75
-"""If so many of the most requests in flight are in flight on average, each client sends the next
-request as soon as it has an answer. Else requests come at their times."""
+"""If the mean number of sequences in flight is at least this share of the maximum, each client
+sends its next request when it has an answer. Else requests come at their times."""
 IDLE = 0.1
 """Without these counts, clients do that if the engine idles less."""
 
@@ -90,6 +95,8 @@ class Replay:
                 return None
             if max(setting.clients or 0, c.scheduler.max_num_seqs) > MOST_CLIENTS:
                 return None
+            if _steps(setting, window.running) > LONGEST:
+                return None
         cached = bool(change.fields.keys() & CACHING)
         if cached not in self._known:
             self._known[cached] = self._run(now)
@@ -132,33 +139,39 @@ class Replay:
     def _front(self) -> Front:
         """Return what a request passes before the core."""
         w, args = self._window, self._case.evidence.args
-        requests, clients = max(1, w.requests), self._clients()
+        clients = self._clients()
+        each = sum(r.sequences for r in w.arrivals) / len(w.arrivals)
+        sequences = max(1, w.requests) * each  # the load has one request for each
         away = 0.0 if clients is None else max(0.0, clients - w.in_flight) * w.seconds
         return Front(
-            request_seconds=w.parts.get("http", 0.0) / requests,
+            request_seconds=w.parts.get("http", 0.0) / sequences,
             tokenizers=max(1, args.tokenizer_pool_size),
-            tokenizer_seconds=w.parts.get("tokenize", 0.0) / requests,
-            client_seconds=away / requests if w.most_in_flight else 0.0,
+            tokenizer_seconds=w.parts.get("tokenize", 0.0) / sequences,
+            client_seconds=away / sequences if w.most_in_flight else 0.0,
         )
 
     def _load(self, caching: bool) -> Workload:
         """Return the recorded requests, as often as they fill the batch for some rounds."""
         w = self._window
-        latest = w.arrivals  # of which the first may have come to an empty cache
+        clients, arrivals = self._clients(), w.arrivals
+        if clients is None:  # earlier ones have no times
+            arrivals = [r for r in arrivals if r.arrived > 0.0] or arrivals
+        latest = arrivals  # of which the first may have come to an empty cache
         if caching and len(latest) >= 2 * LEAST_REQUESTS:
             latest = latest[len(latest) // 2 :]
+        partial = len(latest) < len(arrivals) or len(latest) == MOST_RECORDED
+        begin = latest[0].arrived if partial else 0.0
         requests = [r for r in latest for _ in range(r.sequences)]
         known = [r.output_tokens for r in requests if r.output_tokens] or [1]
         usual = sum(known) // len(known)
-        clients = self._clients()
         most = clients or max(1, round(w.running + w.waiting))
         rows = max(1.0, min(w.running, most))
         lengths = sum(r.output_tokens or usual for r in requests) / len(requests)
-        count = max(2 * most, min(ROUNDS * most, int(MOST_STEPS * rows / lengths)))
+        count = max(FEWEST_ROUNDS * most, min(ROUNDS * most, int(MOST_STEPS * rows / lengths)))
         picked = [requests[i % len(requests)] for i in range(count)]
         shared = np.array([r.shared_tokens for r in picked])
-        turns = np.arange(count) // len(requests) * w.seconds
-        times = np.array([r.arrived for r in picked]) + turns
+        turns = np.arange(count) // len(requests) * (w.seconds - begin)
+        times = np.array([r.arrived - begin for r in picked]) + turns
         return Workload(
             arrivals=times if clients is None else np.zeros(count),
             input_lens=np.array([r.prompt_tokens for r in picked]),
@@ -177,6 +190,14 @@ class Replay:
         return _Speed(_rate(outcome, setting.clients or 0), outcome.gaps.percentile(0.99))
 
 
+def _steps(setting: _Setting, running: float) -> float:
+    """Return about how many steps a replay takes, with so many sequences at once."""
+    load, limits = setting.load, setting.config.scheduler
+    prompts = load.input_lens.sum() / limits.max_num_batched_tokens
+    rows = max(1.0, min(running, limits.max_num_seqs))
+    return float(load.output_lens.sum() / rows + prompts)
+
+
 def _rate(outcome: Outcome, clients: int) -> float:
     """Return tokens/s from the first end of as many requests as clients to the last beginning.
 
@@ -186,8 +207,9 @@ def _rate(outcome: Outcome, clients: int) -> float:
     begin, end = ends[min(clients, len(ends)) - 1] if clients else 0.0, np.nanmax(outcome.sent)
     if end <= begin:
         begin, end = np.nanmin(outcome.sent), ends[-1]
-    spans = np.maximum(outcome.last - outcome.first, 1e-9)
-    inside = np.minimum(outcome.last, end) - np.maximum(outcome.first, begin)
+    instant = 1e-9  # a single token's first and last times are equal
+    spans = outcome.last - outcome.first + instant
+    inside = np.minimum(outcome.last, end) - np.maximum(outcome.first, begin) + instant
     return float((outcome.tokens * np.clip(inside / spans, 0.0, 1.0)).sum() / (end - begin))
 
 

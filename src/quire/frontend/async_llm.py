@@ -97,7 +97,7 @@ class AsyncLLM(VllmMethods):
             self.stats.max_loras, self.stats.adapters = lora.max_loras, self._output.adapters
         images = ImageReader(resolved.config, args, self.stats.front)
         self._intake = Intake(self.stats.front, tokenizer, self.model_config, images, pool)
-        self.stats.arriving = lambda: self._intake.num_arriving
+        self.stats.sequences = lambda: self._intake.num_arriving + self._output.num_sequences
         self._num_blocks: dict[int, int] = {}
         self._lag: LoopLag | None = None
         self.profiling = ProfilingClient(self.call)

@@ -38,8 +38,8 @@ class EngineStats:
 
     replicas: Sequence[EngineStats] = ()
     """The counters of each of several engine cores (see `replica_stats`)."""
-    arriving: Callable[[], int] = int
-    """Returns the number of sequences that are being tokenized."""
+    sequences: Callable[[], int] = int
+    """Returns the number of sequences that are being tokenized or have not ended."""
     first_replica = 0
     """The number of the first one."""
 

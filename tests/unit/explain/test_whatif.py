@@ -8,16 +8,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quire.explain.analyse import explain
+from quire.explain.causes.case import open_case
 from quire.explain.evidence import Evidence
 from quire.explain.limits import Limits
-from quire.explain.report import Change
-from quire.explain.whatif import explained
+from quire.explain.report import THROUGHPUT, Change
+from quire.explain.whatif import Replay, _rate, explained
 from quire.metrics.requests import RecordedRequest
 from quire.metrics.stats import EngineStats
 from quire.server.monitoring.watch import report_on
+from quire.simulate.fleet import Outcome
+from quire.simulate.workload import Workload
 from tests.unit.explain.made import healthy, profile
 
 OPS = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)
@@ -88,6 +92,60 @@ def test_a_replay_that_is_unlike_the_window_is_not_used() -> None:
     slow = fixed(args={"max_num_seqs": 8}, waiting=8.0, demand=16, generation_tokens=800)
     assert explained(slow) == explain(slow)
     assert explained(fixed(arrivals=[])) == explain(fixed(arrivals=[]))
+
+
+def outcome(*times: tuple[float, float, float, int]) -> Outcome:
+    """Return requests by when they were sent, their first and last tokens, and how many."""
+    none = np.zeros(len(times), dtype=np.int64)
+    found = Outcome(Workload(none.astype(float), none, none, none, none))
+    found.sent, found.first, found.last = np.array([row[:3] for row in times]).T
+    found.tokens = np.array([row[3] for row in times])
+    return found
+
+
+def test_answers_of_one_token_count() -> None:
+    ones = outcome(*((float(i), i + 1.0, i + 1.0, 1) for i in range(8)))
+    assert _rate(ones, 0) == pytest.approx(1.0)  # seven of them before the last is sent
+    assert _rate(ones, 1) == pytest.approx(7 / 6)
+
+
+@pytest.mark.parametrize("tokens", [200, 2000])
+def test_a_short_replay_has_a_round_between_the_first_and_the_last(tokens: int) -> None:
+    """Seen: with two rounds, only the pauses of the clients were counted."""
+    long = [RecordedRequest(0.0, 16, 0, 1, tokens) for _ in range(8)]
+    given = {"in_flight": 7.5, "most_in_flight": 8}
+    load = Replay(open_case(fixed(arrivals=long, **given)))._load(caching=False)
+    assert len(load) >= 3 * 8
+
+
+def test_a_replay_of_too_many_steps_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {"args": {"max_num_seqs": 8}, "waiting": 992.0, "demand": 1000}
+    crowd = fixed(in_flight=1000.0, most_in_flight=1000, **given)
+    monkeypatch.setattr("quire.explain.whatif.Replica", None)  # fails if one is made
+    case = open_case(crowd)
+    seats = Change("--max-num-seqs 16", "", THROUGHPUT, 0.5, {"max_num_seqs": 16})
+    with pytest.raises(TypeError):
+        Replay(case).gain(seats)
+    monkeypatch.setattr("quire.explain.whatif.LONGEST", 5000)
+    assert Replay(case).gain(seats) is None
+
+
+def test_requests_at_their_times_come_as_often_as_in_the_window() -> None:
+    """Neither those before the window nor a part of the window change the rate."""
+    early = [RecordedRequest(0.0, 16, 0, 1, TOKENS) for _ in range(20)]
+    rare = fixed(arrivals=early + requests(20, apart=0.5), in_flight=1.0, most_in_flight=8)
+    for caching in (False, True):
+        times = Replay(open_case(rare))._load(caching)
+        apart = np.diff(times.arrivals)
+        assert apart.mean() == pytest.approx(0.5, rel=0.1)
+        assert apart.max() <= 1.0
+
+
+def test_each_of_n_sequences_passes_a_part_of_the_front_end() -> None:
+    several = [RecordedRequest(0.0, 16, 0, 4, TOKENS) for _ in range(8)]
+    parts = {"tokenize": 8.0}
+    front = Replay(open_case(fixed(arrivals=several, parts=parts, requests=8)))._front()
+    assert front.tokenizer_seconds == pytest.approx(0.25)
 
 
 def test_a_server_simulates_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:

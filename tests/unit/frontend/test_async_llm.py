@@ -98,8 +98,9 @@ async def test_closing_the_generator_aborts() -> None:
     async with running("slow", process=False) as engine:
         stream = engine.generate([97], SamplingParams(max_tokens=200, ignore_eos=True, n=3))
         await anext(stream)
+        assert (engine.stats.in_flight(), engine.stats.sequences()) == (1, 3)
         await stream.aclose()
-        assert engine.num_unfinished == 0
+        assert engine.num_unfinished == engine.stats.sequences() == 0
         await idle(engine)
 
 
