@@ -239,7 +239,7 @@ class CoreTimes(msgspec.Struct, array_like=True):
 
     @property
     def own(self) -> float:
-        """Return the core's work beside the model."""
+        """Return the seconds of the core's work outside the model."""
         parts = self.receive, self.schedule, self.prepare, self.sample, self.update, self.send
         return self.encode + sum(parts)
 

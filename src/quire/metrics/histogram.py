@@ -35,7 +35,7 @@ class Histogram:
 
 
 class TimedHistogram(Histogram):
-    """A histogram of steps with sums per bucket: values, seconds of the model, and of the rest."""
+    """A histogram of steps by tokens. Each bucket sums tokens, model seconds and other seconds."""
 
     __slots__ = ("rest", "seconds", "sums")
 
@@ -44,7 +44,7 @@ class TimedHistogram(Histogram):
         self.sums, self.seconds, self.rest = ([0.0] * len(self.counts) for _ in range(3))
 
     def add(self, value: float, seconds: float, rest: float) -> None:
-        """Count a value that took so long."""
+        """Count a step's tokens, and add the seconds of the model and of the core's other work."""
         self.observe(value)
         bucket = bisect_left(self.bounds, value)
         self.sums[bucket] += value
