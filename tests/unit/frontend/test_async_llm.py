@@ -17,6 +17,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.async_llm import AsyncLLM
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.input import intake
+from quire.frontend.input.seeds import derive_seed
 from quire.resolve.arguments import EngineArgs
 from tests.unit.engine.echo import EchoExecutor
 from tests.unit.engine.fakes import ByteTokenizer, resolved
@@ -259,6 +260,28 @@ async def test_texts_that_a_tokenizer_is_slow_at_leave_the_event_loop(
             await collect(engine, {"prompt": "a" * 11}, max_tokens=2)
     inside = [thread == threading.get_ident() for thread in threads]
     assert inside == [True, False]
+
+
+async def test_seeds_follow_the_order_of_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text that is tokenized in a thread arrives at the core after one behind it."""
+    behind = threading.Event()
+
+    class Slow(ByteTokenizer):
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            assert len(text) == 1 or behind.wait(10.0)
+            return super().encode(text, add_special_tokens)
+
+    monkeypatch.setattr("tests.unit.frontend.test_async_llm.ByteTokenizer", Slow)
+    monkeypatch.setattr(intake, "INLINE_CHARACTERS", 10)
+    async with running(process=False) as engine:
+        work = engine._intake.process
+        params = SamplingParams(temperature=1.0)
+        first = asyncio.create_task(work("a", "a" * 11, params))
+        await asyncio.sleep(0)
+        second = await work("b", "b", params)
+        behind.set()
+        seeds = [r.children[0].sampling_params.seed for r in (await first, second)]
+        assert seeds == [derive_seed(0, 0), derive_seed(0, 1)]
 
 
 async def test_a_slow_consumer_gets_several_steps_at_once() -> None:

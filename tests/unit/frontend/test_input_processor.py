@@ -8,7 +8,8 @@ from quire.core.errors import CheckpointError, ContextLengthError, InvalidReques
 from quire.core.options import RequestInputs, RequestOptions
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
-from quire.frontend.input.input_processor import InputProcessor, derive_seed
+from quire.frontend.input.input_processor import InputProcessor
+from quire.frontend.input.seeds import derive_seed
 from quire.frontend.input.served_model import sampling_defaults
 from tests.packed_tokens import unpack_tokens
 from tests.unit.engine.echo import EOS

@@ -24,7 +24,7 @@ from quire.frontend.async_llm import AsyncLLM
 from quire.frontend.client import supervisor
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.watchdog import TICKS, Watchdog
-from quire.frontend.input.input_processor import derive_seed
+from quire.frontend.input.seeds import derive_seed
 from quire.frontend.workers import structures
 from quire.resolve.arguments import EngineArgs
 from quire.system.native_marks import make_marks

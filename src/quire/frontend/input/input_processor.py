@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Mapping
 from copy import copy
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -28,6 +26,7 @@ from quire.frontend.input.params import (
     packed_params,
     truncated,
 )
+from quire.frontend.input.seeds import Seeds, derive_seed
 from quire.frontend.input.served_model import cache_tokens, check_vocabulary, eos_token_ids
 from quire.frontend.workers.tokenizer_worker import ChatPrompt, tokenize
 from quire.resolve.engine import Resolved
@@ -78,7 +77,7 @@ class ProcessedRequest:
 
 
 class InputProcessor:
-    """Tokenizes and validates requests. Its only state is the number of drawn seeds.
+    """Tokenizes and validates requests. Its only state is the number of drawn seeds (`draw`).
 
     Safe to call from several threads. `PoolingInput` makes the requests of a pooling model.
     """
@@ -91,8 +90,7 @@ class InputProcessor:
         self.pooling = config.pooling
         self.images = config.images
         self.config = config
-        self._seed = config.seed
-        self._num_drawn = itertools.count()
+        self.draw = Seeds(config.seed).draw
         self.max_model_len = config.scheduler.max_model_len
         self.eos_token_ids = eos_token_ids(resolved, tokenizer)
         self.on_ready(ready)
@@ -122,6 +120,7 @@ class InputProcessor:
         inputs: RequestInputs = NO_INPUTS,
         bad_words: list[list[int]] | None = None,
         written: WrittenStructure | None = None,
+        drawn: int | None = None,
     ) -> ProcessedRequest:
         """Tokenize, validate and return one message per sequence of `params.n`.
 
@@ -148,6 +147,7 @@ class InputProcessor:
             inputs=replace(inputs, prompt_embeds=embeds),
             bad_words=bad_words,
             written=written,
+            drawn=drawn,
         )
 
     def request(
@@ -161,12 +161,14 @@ class InputProcessor:
         inputs: RequestInputs,
         bad_words: list[list[int]] | None = None,
         written: WrittenStructure | None = None,
+        drawn: int | None = None,
     ) -> ProcessedRequest:
         """Do what `process` does, for a prompt that is `checked` and tokenized.
 
         Args:
             bad_words: token ids of the bad words, if known (see `text.bad_words`).
             written: the checked structure, if there is one (see `Structures`).
+            drawn: what `draw` returned when the request arrived.
         """
         if not inputs.images and inputs.prompt_embeds is None:
             self.check_embedded(token_ids)
@@ -182,9 +184,7 @@ class InputProcessor:
         check_options(inputs.options, self.config.transfer)
         if bad_words is None and params.bad_words:
             bad_words = word_tokens(self.tokenizer, params.bad_words)
-        seed = params.seed
-        if seed is None and not params.greedy:
-            seed = derive_seed(self._seed, next(self._num_drawn))
+        seed = self.draw(params) if drawn is None else drawn
         base = params.replace(
             n=1,
             max_tokens=max_tokens,
@@ -421,12 +421,6 @@ def _with_seed(base: SamplingParams, seed: int | None, index: int) -> SamplingPa
         child.prompt_logprobs = None
         child.written_structure = None
     return child
-
-
-def derive_seed(seed: int, index: int) -> int:
-    """Return a seed in [0, 2⁶³) that depends only on both numbers."""
-    digest = blake2b(b"%d:%d" % (seed, index), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 def _from_mapping(prompt: Mapping[str, Any]) -> Any:

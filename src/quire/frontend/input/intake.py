@@ -43,9 +43,11 @@ from quire.text.tokenizers.vocabulary import special_tokens
 INLINE_CHARACTERS = 4096
 """Longer prompts go to the pool, as conversations do."""
 INLINE_SECONDS = 0.01
-"""So do texts that this tokenizer needs longer for, as learned from earlier ones."""
-SHORT, MEMORY = 256, 8
-"""Shorter texts count as this long: each text has a fixed cost. Texts in the running average."""
+"""So do texts that should take the tokenizer longer, by the pace of the texts before."""
+SHORT = 256
+"""Shorter texts count as this many characters, because each text has a fixed cost."""
+MEMORY = 8
+"""Texts in the running average of the pace."""
 INLINE_WORDS = 16
 """More bad words go to the pool."""
 TOKENIZER_THREADS = 2
@@ -162,12 +164,14 @@ class Intake:
         assert self.processor is not None, "the engine was not started"
         processor, arrival = self.processor, _arrival(options)
         processor.check_task()
+        drawn = processor.draw(params)
         written = None
         if (wanted := params.structured_outputs) is not None:
             processor.check_structure(wanted)
             written = await self.structures.check(wanted)
         inputs = RequestInputs(options)
         given: dict[str, Any] = {"arrival_time": arrival, "inputs": inputs, "written": written}
+        given["drawn"] = drawn
         given["bad_words"] = await self._bad_words(params.bad_words)
         pictured = with_images(prompt)
         if isinstance(pictured, ImagePrompt):
