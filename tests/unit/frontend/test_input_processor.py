@@ -1,10 +1,12 @@
 """Prompts and options become messages, or errors that name the field and the limit."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from quire.core.errors import CheckpointError, ContextLengthError, InvalidRequestError
+from quire.core.images import ImageSpan
 from quire.core.options import RequestInputs, RequestOptions
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
@@ -14,6 +16,7 @@ from quire.frontend.input.served_model import sampling_defaults
 from tests.packed_tokens import unpack_tokens
 from tests.unit.engine.echo import EOS
 from tests.unit.engine.fakes import ByteTokenizer, check_structure, input_processor, ready, resolved
+from tests.unit.frontend.images.test_prepare import VISION
 
 
 def process(prompt: Any, params: SamplingParams | None = None, **kwargs: Any) -> Any:
@@ -261,6 +264,17 @@ def test_special_tokens_that_the_model_lacks_are_refused_in_prompts(
             process(prompt, processor=processor)
     with pytest.raises(InvalidRequestError, match="token id 258"):
         processor.tokens_of("aé", 1)
+    processor.model = replace(processor.model, vision=replace(VISION, image_token=259))
+    image = ImageSpan(start=1, rows=1, digest=b"", grid=None, size=(1, 1), pixels=b"")
+
+    def request(tokens: list[int], *images: ImageSpan) -> None:
+        inputs = RequestInputs(images=images)
+        processor.request("r", None, tokens, SamplingParams(), arrival_time=0.0, inputs=inputs)
+
+    request([97, 259], image)
+    for tokens, images in (([259], ()), ([258, 259], (image,))):
+        with pytest.raises(InvalidRequestError, match=rf"token (id )?{tokens[0]}"):
+            request(tokens, *images)
     [child] = process("a", SamplingParams(bad_words=["é", "b"]), processor=processor).children
     assert [98] in child.sampling_params.bad_words_token_ids
     assert all(258 not in ids for ids in child.sampling_params.bad_words_token_ids)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from quire.core.config import TransferConfig
 from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.messages import AddRequest, Ready
+from quire.core.model_config import ModelConfig
 from quire.core.options import NO_INPUTS, RequestInputs, RequestOptions
 from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
@@ -170,9 +171,8 @@ class InputProcessor:
             written: the checked structure, if there is one (see `Structures`).
             drawn: what `draw` returned when the request arrived.
         """
-        if not inputs.images and inputs.prompt_embeds is None:
-            self.check_embedded(token_ids)
-            check_unpictured(token_ids, self.model.vision)
+        if inputs.prompt_embeds is None:
+            self.check_embedded(_written(token_ids, inputs, self.model))
         if params.truncate_prompt_tokens is not None:
             limit = self.max_total_tokens
             kept = truncated(token_ids, params, limit, embeds=inputs.prompt_embeds is not None)
@@ -411,6 +411,18 @@ def check_options(options: RequestOptions, transfer: TransferConfig | None = Non
             f"priority is {priority!r}; it must be a whole number in [-2**63, 2**63).",
             param="priority",
         )
+
+
+def _written(token_ids: list[int], inputs: RequestInputs, model: ModelConfig) -> list[int]:
+    """Return a prompt's tokens without those that stand for rows of its images.
+
+    Raises:
+        InvalidRequestError: there are no images, but such a token.
+    """
+    if not inputs.images or model.vision is None:
+        check_unpictured(token_ids, model.vision)
+        return token_ids
+    return [token for token in token_ids if token != model.vision.image_token]
 
 
 def _with_seed(base: SamplingParams, seed: int | None, index: int) -> SamplingParams:
