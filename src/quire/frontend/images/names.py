@@ -31,10 +31,11 @@ class Names:
         with self._lock:
             found = self._begun.get(host)
             if found is None:
-                found = self._begun[host] = Future()
+                found = Future()
                 threading.Thread(
                     target=self._look_up, args=(host, found), name="names", daemon=True
                 ).start()
+                self._begun[host] = found
         return found.result(seconds)
 
     def _look_up(self, host: str, found: Future[list[str]]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -283,6 +284,17 @@ async def test_a_look_up_that_never_ends_holds_one_thread(monkeypatch: pytest.Mo
     with pytest.raises(InvalidRequestError, match="gaierror"):
         await media.load("http://good.test/")
     media.shutdown()
+
+
+def test_a_look_up_whose_thread_does_not_start_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("no more threads")))
+        found = names.Names()
+        with pytest.raises(RuntimeError, match="no more threads"):
+            found.addresses("127.0.0.1", 1.0)
+    assert found.addresses("127.0.0.1", 10.0) == ["127.0.0.1"]
 
 
 @pytest.mark.usefixtures("good")
