@@ -12,7 +12,7 @@ from starlette.requests import Request
 from quire.core.errors import InvalidRequestError
 from quire.core.sampling_params import MAX_LOGPROBS, MAX_N, RequestOutputKind, SamplingParams
 from quire.core.structured_outputs import KINDS, StructuredOutputsParams
-from quire.server.errors import ApiError, invalid, not_supported
+from quire.server.errors import invalid, not_supported
 from quire.server.notices import ignore
 from quire.server.openai.protocol import (
     ChatRequest,
@@ -159,6 +159,15 @@ def structured_outputs(request: CommonRequest) -> StructuredOutputsParams | None
         raise invalid(str(error), name) from None
 
 
+_FORMAT_FIELDS = {
+    "json_schema": ("json_schema",),
+    "schema": ("json_schema", "json_object"),
+    "structures": ("structural_tag",),
+    "triggers": ("structural_tag",),
+}
+"""Field of `response_format` → the types that have it."""
+
+
 def _of_format(wanted: ResponseFormat) -> tuple[dict[str, Any], str] | None:
     """Return the structure of `response_format`, and its place there.
 
@@ -166,8 +175,13 @@ def _of_format(wanted: ResponseFormat) -> tuple[dict[str, Any], str] | None:
         ApiError: 400 if a field is missing, or belongs to another type.
     """
     kind, inner = wanted.type, wanted.json_schema
-    if inner is not None and kind != "json_schema":
-        raise _other_type("json_schema", kind)
+    for name, kinds in _FORMAT_FIELDS.items():
+        if getattr(wanted, name) is not None and kind not in kinds:
+            text = f"response_format has the field {name}, but its type is {kind}."
+            raise invalid(text, f"response_format.{name}")
+    if inner is not None and wanted.schema is not None:
+        text = "response_format has a json_schema and a schema; send one."
+        raise invalid(text, "response_format.schema")
     if kind == "structural_tag":
         tag = {"structures": wanted.structures, "triggers": wanted.triggers}
         for name, value in tag.items():
@@ -175,8 +189,6 @@ def _of_format(wanted: ResponseFormat) -> tuple[dict[str, Any], str] | None:
                 raise invalid(f"response_format.{name} is missing.", f"response_format.{name}")
         return {"structural_tag": tag}, "response_format"
     if kind == "text":
-        if wanted.schema is not None:
-            raise _other_type("schema", kind)
         return None
     if inner is not None:
         return {"json": inner.schema}, "response_format.json_schema.schema"
@@ -185,8 +197,3 @@ def _of_format(wanted: ResponseFormat) -> tuple[dict[str, Any], str] | None:
     if kind == "json_schema":
         raise invalid("response_format.json_schema is missing.", "response_format.json_schema")
     return {"json_object": True}, "response_format"
-
-
-def _other_type(field: str, kind: str) -> ApiError:
-    text = f"response_format has a {field}, but its type is {kind}."
-    return invalid(text, f"response_format.{field}")

@@ -159,6 +159,18 @@ async def test_no_limit_is_the_context() -> None:
         ({"tools": [{}]}, "tools[0].function"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema"),
+        ({"response_format": {"type": "json_object", "triggers": []}}, "response_format.triggers"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"schema": {}},
+                    "schema": {},
+                }
+            },
+            "response_format.schema",
+        ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
             "response_format.json_schema.schema",
