@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 STAND_BY = "stand-by"
 """Makes the core's process import everything before it reads its configuration."""
 SHUTDOWN_SECONDS = 5.0
-STEP_SECONDS = 0.5
-"""How long a core's present step may delay its end."""
 HURRIED_SECONDS = 0.5
 """The same after a drain that ran out of time."""
+STEP_SECONDS = 0.5
+"""How long a core may go on with its present step, before it gets SIGTERM."""
 LAST_WORDS_SECONDS = 0.1
 """After the core's exit, how long to wait for the frame that says why."""
 STACKS_SIGNAL = signal.SIGUSR1

@@ -38,7 +38,7 @@ def begin(
     """Make the engine of a configured core.
 
     Args:
-        connect: see `Supervisor`; None for `ProcessClient`.
+        connect: see `Standby`; None for `ProcessClient`.
 
     Raises:
         QuireError: the tokenizer's files are wrong.
