@@ -29,6 +29,13 @@ pytestmark = [
     pytest.mark.skipif(detect().cores < 2, reason="every rank needs a core of its own"),
 ]
 
+TINY: dict[str, Any] = {
+    "num_gpu_blocks_override": 64,
+    "dtype": "float32",
+    "max_model_len": 64,
+    "num_threads": 1,
+}
+
 
 @contextmanager
 def machines(nnodes: int, **fields: Any) -> Iterator[dict[str, Any]]:
@@ -79,23 +86,27 @@ def test_machines_give_one_process_bits(
     assert of_machines(nnodes, **fields) == alone
 
 
+def write_golden(name: str, folder: Path) -> None:
+    """Write the tiny model of an architecture, with a tokenizer."""
+    make_tiny(name, 0, folder)
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
+
+
+def tiny_answers(folder: Path, **more: Any) -> list[str]:
+    """Tokens and log-probabilities of the model in `folder`."""
+    prompts: list[Any] = [{"prompt_token_ids": [*range(3, 3 + n)]} for n in (40, 7)]
+    params = SamplingParams(temperature=0.0, max_tokens=6, logprobs=2, ignore_eos=True)
+    with LLM(str(folder), **(TINY | more)) as llm:
+        return [str(out.outputs[0]) for out in llm.generate(prompts, params)]
+
+
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_each_architecture(name: str, tmp_path: Path) -> None:
     """A stage on each of two machines."""
-    make_tiny(name, 0, tmp_path)
-    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
-    fields = {"model": str(tmp_path), "num_gpu_blocks_override": 64}
-    fields |= {"dtype": "float32", "max_model_len": 64, "num_threads": 1}
-    prompts: list[Any] = [{"prompt_token_ids": [*range(3, 3 + n)]} for n in (40, 7)]
-    params = SamplingParams(temperature=0.0, max_tokens=6, logprobs=2, ignore_eos=True)
-
-    def answers(**more: Any) -> list[str]:
-        with LLM(**fields, **more) as llm:
-            return [str(out.outputs[0]) for out in llm.generate(prompts, params)]
-
-    alone = answers()
-    with machines(2, pipeline_parallel_size=2, **fields) as given:
-        assert answers(**{n: v for n, v in given.items() if n not in fields}) == alone
+    write_golden(name, tmp_path)
+    with machines(2, model=str(tmp_path), pipeline_parallel_size=2, **TINY) as given:
+        del given["model"]
+        assert tiny_answers(tmp_path, **given) == tiny_answers(tmp_path)
 
 
 def test_two_machines_of_two_ranks_give_two_ranks_bits() -> None:

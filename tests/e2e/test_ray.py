@@ -13,8 +13,10 @@ import psutil
 import pytest
 
 from tests.e2e.serving import QUIRE, Server, serving, until
+from tests.e2e.test_machines import tiny_answers, write_golden
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.test_processes import LONG, Stream, healthy
+from tests.golden.tiny_models import TINY_MODELS
 from tests.ports import free_port
 
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs quire[ray]")
@@ -73,6 +75,15 @@ def far_worker(cluster: Any) -> tuple[Any, psutil.Process]:
 
 def test_two_machines_give_the_text_of_one_process(server: Server, expected: str) -> None:
     assert server.text() == expected
+
+
+@pytest.mark.parametrize("name", TINY_MODELS)
+def test_each_architecture(cluster: Any, name: str, tmp_path: Path) -> None:
+    """A stage on each of two machines."""
+    write_golden(name, tmp_path)
+    on_ray = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}
+    two = tiny_answers(tmp_path, **on_ray, master_port=free_port())
+    assert two == tiny_answers(tmp_path)
 
 
 @pytest.mark.parametrize("lost", ["worker", "machine"])
