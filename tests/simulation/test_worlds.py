@@ -14,7 +14,7 @@ SEEDS = 2_000
 BATCHES = 80
 FEW = range(40)
 """The worlds of `make test`."""
-FAILED_ONCE: list[int] = [3, 733842, 1006968, 1000211, 10031304]
+FAILED_ONCE: list[int] = [3, 733842, 1006968, 1000211, 10031304, 10255855]
 """Seeds that found a bug; they run for ever."""
 
 

@@ -15,7 +15,7 @@ preempted requests:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from quire.core.batch import BlockCopies, BlockLoad, BlockSave, BlockStore
 from quire.core.config import TierConfig
@@ -69,8 +69,8 @@ class HostTier:
         self._offloaded: OrderedDict[bytes, int] = OrderedDict()
         self._free_offload = list(range(first, end))[::-1]
         self._used: set[bytes] = set()  # in this step; they must not be evicted
-        self._entered: list[BlockSave] = []  # the present step computes them
-        self._to_save: list[BlockSave] = []
+        self._entered: dict[int, bytes] = {}  # hashes of blocks that the present step computes
+        self._to_save: dict[int, bytes] = {}  # of blocks that the next one saves, at its begin
         self._copies = BlockCopies([], [], [], [])
 
     @property
@@ -102,7 +102,7 @@ class HostTier:
     def take_copies(self) -> BlockCopies | None:
         """Return the copies since the last call, for the next step; None if there are none."""
         self._used.clear()
-        self._copies.saves.extend(self._to_save)
+        self._copies.saves.extend(BlockSave(*each) for each in self._to_save.items())
         self._saved += len(self._to_save)
         self._to_save.clear()
         if self._copies.empty:
@@ -151,25 +151,27 @@ class HostTier:
 
     def begin_step(self) -> None:
         """Start the next step."""
-        self._to_save += self._entered
+        self._to_save |= self._entered
         self._entered.clear()
 
     def save(self, blocks: Sequence[int], keys: Sequence[bytes]) -> None:
         """Write blocks that the present step computes to files, in the step behind it."""
         if self.config.saves:
             found = zip(blocks, keys, strict=True)
-            self._entered += [BlockSave(*each) for each in found if not self._below(each[1])]
+            self._entered.update(each for each in found if not self._below(each[1]))
 
-    def forget_saves(self, blocks: Container[int]) -> None:
+    def forget_saves(self, blocks: Iterable[int]) -> None:
         """Do not write these blocks to files: the step that was to compute them has failed."""
-        self._entered = [save for save in self._entered if save.block not in blocks]
-        self._to_save = [save for save in self._to_save if save.block not in blocks]
+        for saves in (self._entered, self._to_save):
+            for block in blocks:
+                saves.pop(block, None)
 
     def discard(self, keys: Iterable[bytes]) -> None:
         """Remove blocks with possibly wrong values from files."""
         lost = set(keys)
         for saves in (self._entered, self._to_save):
-            saves[:] = [save for save in saves if save.key not in lost]
+            for block in [block for block, key in saves.items() if key in lost]:
+                del saves[block]
         for key in lost:
             if key in self._offloaded:
                 self._drop(key, self._offloaded[key])
@@ -188,9 +190,13 @@ class HostTier:
             tier.use(keys)
 
     def offload(self, block: int, key: bytes) -> None:
-        """Copy a cached block to a slot before its new use, if there is room."""
-        if self.config.saves and not self._below(key):  # deleted since
-            self._to_save.append(BlockSave(block, key))
+        """Copy a cached block to a slot and a file before its new use, if there is room.
+
+        It may have entered in this step: that of a preempted request does.
+        """
+        self._entered.pop(block, None)  # the next step would save what its new user computes
+        if self.config.saves and not self._below(key):
+            self._to_save[block] = key
         if key in self._offloaded:
             self._use(key)
             return

@@ -225,7 +225,7 @@ class PrefixCache:
         for block in entered.blocks:
             self.pool.forget(block)
         for tier, each in zip(self.tiers, entered, strict=False):
-            tier.forget_saves(set(each))
+            tier.forget_saves(each)
         if self.states is not None:
             self.states.forget(entered.states)
 

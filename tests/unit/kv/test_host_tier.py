@@ -186,6 +186,23 @@ def test_what_a_failed_step_computed_is_not_written() -> None:
     assert copies.saves == [BlockSave(8, KEYS[4])]
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["a step before", "in the same step"])
+def test_a_block_with_a_new_use_is_written_before_it_and_once(*, late: bool) -> None:
+    """A block enters late if its request is preempted, and the step gives it to another one."""
+    tier = saving()
+    if late:
+        tier.begin_step()
+    tier.save([4], KEYS[:1])
+    if not late:
+        tier.begin_step()
+    tier.offload(4, KEYS[0])
+    tier.save([4], KEYS[1:2])
+    copies = tier.take_copies()
+    assert copies is not None
+    assert copies.saves == [BlockSave(4, KEYS[0])]
+    assert saves(tier) == [BlockSave(4, KEYS[1])]
+
+
 def test_wrong_values_are_removed_from_files_and_not_written() -> None:
     tier = saving(KEYS[0])
     tier.save([4, 5], KEYS[1:3])

@@ -32,8 +32,8 @@ def model_digest(config: EngineConfig) -> str:
     return digest.hexdigest()
 
 
-KV_LAYOUT = "2"
-"""How the cache stores keys and values; higher with each change of the bytes of a block."""
+KV_LAYOUT = "3"
+"""How blocks are stored; higher when their bytes change, and when old files may be wrong."""
 
 
 def kv_facts(config: EngineConfig, isa: str, ops: Mapping[str, str]) -> dict[str, str]:
