@@ -162,6 +162,67 @@ async def test_row_15_200_000_headers() -> None:
         await where.assert_unharmed()
 
 
+async def test_targets_may_be_absolute() -> None:
+    async with site() as where:
+        for target in (b"http://x/health", b"HTTPS://x:1/health?a=/", b"http://x/", b"http://x"):
+            client = await where.connect()
+            await client.send(
+                b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+            )
+            answer = await client.rest()
+            status = 200 if b"health" in target.lower() else (await where.get("/")).status_code
+            assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+            client.close()
+
+
+async def test_an_empty_line_before_a_request() -> None:
+    """A client may send one behind a body (RFC 9112, 2.2)."""
+    get = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    async with site() as where:
+        for parts in ([b"\r\n" + get], [b"\r\n", get], [b"\r", b"\n", get]):
+            client = await where.connect()
+            received = 0
+            for part in parts:
+                await client.send(part)
+                received += len(part)
+                await where.received(received)
+            await client.send(b"\r\n\r\n" + get + b"Connection: close\r\n\r\n")
+            assert (await client.rest()).count(b"HTTP/1.1 200 ") == 2
+            client.close()
+            await until(lambda: not where.connections)
+        client = await where.connect()
+        await client.send(b"\r\n\r\n" + get + b"\r\n")
+        assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+        client.close()
+
+
+async def test_an_empty_line_alone_keeps_no_connection(
+    pass_time: Callable[[float], None],
+) -> None:
+    async with site() as where:
+        client = await where.connect()
+        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        await client.answer()
+        size = sum(each._num_received for each in where.connections)
+        await client.send(b"\r\n")
+        await where.received(size + 2)
+        pass_time(protocol.RECEIVE_SECONDS)
+        await client.rest()
+        client.close()
+        await until(lambda: not where.connections)
+
+
+async def test_a_body_of_two_lengths_is_refused() -> None:
+    async with site() as where:
+        client = await where.connect()
+        await client.send(HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}")
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"Content-Length and Transfer-Encoding" in answer
+        client.close()
+        await where.assert_unharmed()
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -263,7 +324,7 @@ SPELLINGS = [
     "/v1/models", "//v1/models", "/v1//models", "/v1/%6dodels", "/%76%31/models", "/v1/models/",
     "/health/../v1/models", "/health%2f..%2fv1/models", "/HEALTH", "/metrics", "/ready",
     "/v1/models?/health", "/v1/models#/health", "/explain", "/reset_prefix_cache", "/.health", "*",
-    "http://x/v1/models", "http://x/health", "http://health/v1/models", "/dashboard/stream",
+    "http://x/v1/models", "http://x//v1/models", "http://health/v1/models", "/dashboard/stream",
 ]  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sys
 from dataclasses import field
 from http import HTTPStatus
@@ -23,6 +24,11 @@ from quire.server.http.linger import LINGER_SECONDS
 from quire.system.records import dataclass
 
 _TRANSPORT = "quire.transport"
+_AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+"""Begins a target in absolute form, as clients send it to proxies."""
+_LINE_END = b"\r\n"
+
+_LENGTHS = {b"content-length", b"transfer-encoding"}
 
 MAX_HEADER_BYTES = 65536
 """Most bytes of a request's line and headers, including the blank line."""
@@ -143,7 +149,9 @@ class HttpProtocol(asyncio.Protocol):
             except h11.RemoteProtocolError as error:
                 status = HTTPStatus(error.error_status_hint)
                 message = "Invalid HTTP request received."
-                if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+                if isinstance(error, _AmbiguousLengthError):
+                    message = str(error)
+                elif status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
                     message = f"The request's headers are longer than {MAX_HEADER_BYTES} bytes."
                 self._refuse(status, message)
                 return
@@ -167,7 +175,10 @@ class HttpProtocol(asyncio.Protocol):
     def _begin(self, request: h11.Request) -> None:
         """Run the application for a request whose headers have arrived."""
         self._stay()
-        raw_path, _, query = request.target.partition(b"?")
+        target = request.target
+        if absolute := _AUTHORITY.match(target):
+            target = b"/" + target[absolute.end() :].removeprefix(b"/")
+        raw_path, _, query = target.partition(b"?")
         scope = {
             **self._of_connection,
             "http_version": request.http_version.decode(),
@@ -271,10 +282,21 @@ class HttpProtocol(asyncio.Protocol):
         self.flow.read(True)
 
 
+class _AmbiguousLengthError(h11.RemoteProtocolError):
+    """A body with two lengths: a proxy may have taken the other one (RFC 9112, 6.1)."""
+
+
 class _BoundedConnection(h11.Connection):
-    """Refuses long headers in any split; h11 limits only incomplete ones."""
+    """Refuses long headers in any split, of which h11 limits only incomplete ones, and bodies with
+    two lengths; accepts an empty line before a request (RFC 9112, 2.2)."""
 
     def next_event(self) -> Any:
+        if self.their_state is h11.IDLE:
+            data = self.trailing_data[0]
+            if _LINE_END.startswith(data):
+                return h11.NEED_DATA
+            if data.startswith(_LINE_END):
+                self._receive_buffer.maybe_extract_at_most(len(_LINE_END))
         before = len(self._receive_buffer)
         event = super().next_event()
         size = before - len(self._receive_buffer)
@@ -282,6 +304,10 @@ class _BoundedConnection(h11.Connection):
             raise h11.RemoteProtocolError(
                 f"a head of {size} bytes",
                 error_status_hint=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            )
+        if isinstance(event, h11.Request) and _LENGTHS.issubset(dict(event.headers)):
+            raise _AmbiguousLengthError(
+                "The request has Content-Length and Transfer-Encoding; send one of them."
             )
         return event
 
