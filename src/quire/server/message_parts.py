@@ -36,6 +36,40 @@ def plain_parts(parts: Any, text_type: str = "text") -> None:
                 part["image_url"] = {"url": part["image_url"]}
 
 
+def move_thinking(message: dict[str, Any]) -> None:
+    """Move `thinking` parts of an assistant's message to its `reasoning_content`, in place.
+
+    A message that has its reasoning as text too only loses the parts.
+    """
+    parts = message.get("content")
+    if message.get("role") != "assistant" or not isinstance(parts, list):
+        return
+    kept, thoughts = [], []
+    for part in parts:
+        thought = _thought(part)
+        if thought is None:
+            kept.append(part)
+        else:
+            thoughts.append(thought)
+    if thoughts:
+        message["content"] = kept or None
+        if not (message.get("reasoning_content") or message.get("reasoning")):
+            message["reasoning_content"] = "".join(thoughts)
+
+
+def _thought(part: Any) -> str | None:
+    """Return the text of a `thinking` part, which may be a list of texts; None for other parts."""
+    if not isinstance(part, dict) or part.get("type") != "thinking":
+        return None
+    found = part.get("thinking")
+    texts = [
+        each.get("text") if isinstance(each, dict) else each
+        for each in (found if isinstance(found, list) else [found])
+    ]
+    plain = [text for text in texts if isinstance(text, str)]
+    return "".join(plain) if len(plain) == len(texts) else None
+
+
 def mend_chat(request: Request, body: Any) -> None:
     """Give the messages of a chat's decoded JSON the form of OpenAI's API, in place.
 
@@ -44,6 +78,7 @@ def mend_chat(request: Request, body: Any) -> None:
     messages = body.get("messages") if isinstance(body, dict) else None
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):
+            move_thinking(message)
             plain_parts(message.get("content"))
             if message.get("role") in TOOL_ROLES:
                 where = f"messages[{index}].content"

@@ -118,9 +118,9 @@ def test_a_part_that_is_no_text(kind: str) -> None:
     ("body", "param", "known"),
     [
         (
-            b'{"messages": [{"role": "robot", "content": "a"}]}',
-            "messages[0].role",
-            "assistant or developer or function or system or tool or user",
+            b'{"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": ""}]}]}',
+            "messages[0].content[0].type",
+            "image_embeds or image_url or refusal or text",
         ),
         (b'{"messages": [], "tools": [{"type": "custom"}]}', "tools[0].type", "function"),
         (

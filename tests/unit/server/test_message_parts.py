@@ -38,6 +38,38 @@ async def test_texts_of_a_response(parts: list[Any]) -> None:
         assert item["content"] == [{"type": "input_text", "text": "b"}]
 
 
+@pytest.mark.parametrize(
+    ("thinking", "thoughts"),
+    [("Hm.", "Hm."), ([{"type": "text", "text": "H"}, "m."], "Hm."), ("", None)],
+)
+async def test_thinking_is_reasoning(thinking: Any, thoughts: str | None) -> None:
+    shown = "[{{ m.role }} {{ m.reasoning_content }}|{{ m.content }}]"
+    template = "{% for m in messages %}" + shown + "{% endfor %}"
+    part = {"type": "thinking", "thinking": thinking, "signature": "x"}
+    text = {"type": "text", "text": "b"}
+    user = {"role": "user", "content": "a"}
+    async with running(chat_template=template) as app:
+
+        async def prompt(*messages: Any) -> list[int]:
+            answer = await app.chat(messages=[user, *messages, user], return_token_ids=True)
+            assert answer.status_code == 200, answer.text
+            ids: list[int] = answer.json()["prompt_token_ids"]
+            return ids
+
+        said: dict[str, Any] = {"role": "assistant", "reasoning_content": thoughts}
+        found = await prompt({"role": "assistant", "content": [part, text]})
+        assert found == await prompt({**said, "content": "b"})
+        found = await prompt({"role": "assistant", "content": [part]})
+        assert found == await prompt(said)
+        known = {**said, "reasoning_content": "Known."}
+        found = await prompt({**known, "content": [part, text]})
+        assert found == await prompt({**known, "content": "b"})
+        wrong = {"role": "user", "content": [part]}
+        error = (await app.chat(messages=[wrong])).json()["error"]
+        assert error["param"] == "messages[0].content[0].type"
+        assert "audio" not in error["message"]
+
+
 def test_what_is_no_other_form_stays() -> None:
     parts: list[Any] = [
         {"type": "image_url", "image_url": "data:x"},

@@ -32,8 +32,8 @@ _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTAL
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
 _WHERE = re.compile(r" - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _TOO_LONG = re.compile(r"Expected `array` of length <= (?P<limit>\d+)")
-_OTHER_PART = re.compile(r"Invalid value .*content\[\d+\]\.type`$", re.DOTALL)
-"""An error in a part that is not text: an image, a sound or a file."""
+_OTHER_MEDIUM = re.compile(r"Invalid value '[^']*(audio|video|file)")
+"""An error in the type of a part."""
 _LONGEST_VALUE = 64
 """Most characters of a value in an error."""
 
@@ -202,10 +202,10 @@ def _explain(text: str, kind: Any, prefix: str = "") -> ApiError:
         return not_supported(path)
     if not path:
         return invalid(f"The body is wrong: {what}.", None)
-    if _OTHER_PART.match(text):
-        what += "; audio, video and files are not served"
-    elif where and what.startswith("Invalid ") and (known := choices_at(kind, where["path"])):
+    if where and what.startswith("Invalid ") and (known := choices_at(kind, where["path"])):
         what += f"; it may be {' or '.join(known)}"
+        if _OTHER_MEDIUM.match(what):
+            what += "; audio, video and files are not served"
     # msgspec gives no path for a key of an object, so name the object.
     return invalid(f"{path} is wrong: {what}.", path.removesuffix("[...]"))
 

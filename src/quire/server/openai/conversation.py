@@ -7,6 +7,7 @@ text of the assistant.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.errors import invalid
 from quire.server.http.json_text import read_arguments
 from quire.server.openai.protocol import (
+    ROLES,
     CalledTool,
     ChatMessage,
     ChatRequest,
@@ -29,9 +31,11 @@ from quire.server.openai.protocol import (
 )
 from quire.server.openai.reasoning import chat_template_of
 from quire.server.openai.tools import tool_definitions
-from quire.server.state import ServerState
+from quire.server.state import MAX_NAME, ServerState
 from quire.server.tool_results import without_images
 
+_ROLE = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
+"""What may be a role. It reaches the prompt, so it must be no control token."""
 _MAY_BE_EMPTY = ("assistant", "tool")
 """Roles whose messages need no content."""
 
@@ -81,7 +85,7 @@ def _message(message: ChatMessage, index: int) -> dict[str, Any]:
         raise invalid("Only the assistant calls tools.", f"{where}.tool_calls")
     if content is None and role not in _MAY_BE_EMPTY:
         raise invalid(f"{where}.content is missing.", f"{where}.content")
-    if message.tool_call_id is not None and role != "tool":
+    if message.tool_call_id is not None and role != "tool" and role in ROLES:
         raise invalid(
             f"A message of the role {role} cannot have a tool_call_id.", f"{where}.tool_call_id"
         )
@@ -112,8 +116,8 @@ def template_of(body: ChatRequest, server: ServerState) -> str | None:
     """Return the chat template of a request; None for the model's own.
 
     Raises:
-        ApiError: 400 for a template of its own that is not trusted, or for documents that the
-            template does not use.
+        ApiError: 400 for a template of its own that is not trusted, or for documents or roles that
+            the template does not use.
     """
     template = body.chat_template or server.options.chat_template
     if body.chat_template is not None and not server.options.trust_request_chat_template:
@@ -122,9 +126,27 @@ def template_of(body: ChatRequest, server: ServerState) -> str | None:
             "--trust-request-chat-template to allow it.",
             "chat_template",
         )
-    if body.documents and "documents" not in (template or chat_template_of(server)):
+    source, known = template or chat_template_of(server), {*ROLES}
+    for index, message in enumerate(body.messages):
+        if message.role in known:
+            continue
+        known.add(message.role)
+        if not _names(source, message.role):
+            where = f"messages[{index}].role"
+            raise invalid(
+                f"{where} is {message.role[:MAX_NAME]!r}; it may be {', '.join(ROLES)}, or another "
+                "one that the model's chat template names.",
+                where,
+            )
+    if body.documents and "documents" not in source:
         raise invalid("this model's chat template does not use documents.", "documents")
     return template
+
+
+def _names(template: str, role: str) -> bool:
+    """Return whether a template has `role` as a quoted text."""
+    quoted = (f"'{role}'", f'"{role}"')
+    return bool(_ROLE.fullmatch(role)) and any(each in template for each in quoted)
 
 
 def echoed(body: ChatRequest) -> str:

@@ -238,9 +238,13 @@ class CalledTool(Strict):
     rules: ClassVar[Rules] = elsewhere.CALL
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+"""The roles of messages; `function` is the older form of `tool`."""
+
+
 class ChatMessage(Strict):
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    """`function` is the older form of `tool`."""
+    role: str
+    """One of `ROLES`, or one that the chat template names."""
     content: str | Messages[Part] | None = None
     name: str | None = None
     tool_calls: Tools[CalledTool] | None = None

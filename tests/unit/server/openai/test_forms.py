@@ -48,6 +48,20 @@ async def test_functions_are_called() -> None:
         assert chunks[-1].finish_reason == "function_call"
 
 
+async def test_roles_that_the_template_names() -> None:
+    template = SHOWN + """{% set own = 'ipython', "document", '<|end|>' %}"""
+    async with asking("Sun.", chat_template=template) as (app, create):
+        for role in ("ipython", "document"):
+            messages = [USER, {"role": role, "content": "b", "tool_call_id": "c"}]
+            answer = await create(messages=messages, extra_body={"return_token_ids": True})
+            prompt = app.engine.tokenizer.decode(answer.prompt_token_ids)
+            assert f"[{role} c]" in prompt
+        for role in ("end", "ipyth", "<|end|>", "", "observation"):
+            with pytest.raises(openai.BadRequestError, match="chat template names") as caught:
+                await create(messages=[USER, {"role": role, "content": "b"}])
+            assert caught.value.param == "messages[1].role"
+
+
 async def test_a_function_is_named() -> None:
     async with asking('{"city": "Paris"}') as (_, create):
         asked = {"functions": [TOOL["function"]], "function_call": {"name": "weather"}}
