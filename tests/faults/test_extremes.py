@@ -117,8 +117,6 @@ def test_row_63_engines_at_their_limits_start_or_say_why(
     [
         ({"max_model_len": 1}, ConfigError, "max_model_len is 1"),
         ({"seed": 2**70}, ConfigError, "seed is 1180591620717411303424"),
-        ({"hf_overrides": {"eos_token_id": 258}}, CheckpointError, "eos_token_id .* is 258"),
-        ({"hf_overrides": {"eos_token_id": [2, 999]}}, CheckpointError, "eos_token_id .* is 999"),
         (
             {"hf_overrides": {"max_position_embeddings": 1}},
             CheckpointError,
@@ -133,7 +131,7 @@ def test_row_63_engines_that_could_serve_nothing(
         LLM(str(tiny_model), **fields)
 
 
-@pytest.mark.parametrize("eos", ["x", 2**70, -1, True, [None, 1.5], {}])
+@pytest.mark.parametrize("eos", ["x", True, [None, 1.5], {}])
 def test_row_63_ends_of_a_generation_config(tiny_model: Path, tmp_path: Path, eos: object) -> None:
     for file in tiny_model.iterdir():
         (tmp_path / file.name).symlink_to(file)

@@ -57,6 +57,7 @@ def _spoil(tensors: Tensors, name: str, value: float) -> None:
 BAD: dict[str, tuple[dict[str, Any], Callable[[Tensors], object], tuple[str, ...]]] = {
     "rank": ({"rank": 9}, lambda t: None, ("r is 9", "rank 8")),
     "target": ({"target_modules": ["lm_head"]}, lambda t: None, ("lm_head", "q_proj")),
+    "unnamed": ({"target_modules": ["q_proj"]}, lambda t: None, ("down_proj", "none of the")),
     "unknown": (
         {}, lambda t: t.update({A.replace("q_proj", "x_proj"): t[A]}), ("0.self_attn.x_proj",)
     ),

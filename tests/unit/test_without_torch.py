@@ -13,7 +13,12 @@ from tests.without_torch import NEED_TORCH, ROOT, SkipMissing
 
 WHOLE_ENGINES = ("clients", "e2e", "faults", "fuzz", "simulation")
 """Folders of tests that compare nothing with torch, except these modules."""
-COMPARED = {"e2e/test_pooling.py", "e2e/test_prompt_embeds.py"}
+COMPARED = {
+    "e2e/test_machines.py",
+    "e2e/test_pooling.py",
+    "e2e/test_prompt_embeds.py",
+    "e2e/test_ray.py",
+}
 FOR_TORCH = ("quire.ops.torch_ops", "quire.profile.torch_profiler", "quire.bench.peers")
 
 

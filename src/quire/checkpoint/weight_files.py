@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 from quire.checkpoint.json_file import read_json
 from quire.core.errors import CheckpointError, ModelNotFoundError
@@ -23,8 +22,8 @@ def weight_files(folder: Path) -> list[Path]:
     or the only file. Files that an index does not name (another format's copy of the same
     weights, an adapter) are left alone.
     """
-    if indexed := weight_map(folder):
-        return _present(folder, sorted(set(indexed.values())), INDEX)
+    if (folder / INDEX).exists():
+        return _indexed(folder)
     single = folder / "model.safetensors"
     if single.exists():
         return [single]
@@ -47,15 +46,9 @@ def weight_files(folder: Path) -> list[Path]:
     return found
 
 
-def weight_map(folder: Path) -> dict[str, str]:
-    """Return tensor → file as an index says; {} without an index.
-
-    Raises:
-        CheckpointError: the index is damaged, or leads out of the folder.
-    """
-    if not (folder / INDEX).exists():
-        return {}
-    weight_map: Any = read_json(folder / INDEX).get("weight_map")
+def _indexed(folder: Path) -> list[Path]:
+    index = read_json(folder / INDEX)
+    weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{INDEX} has no weight_map.", fix="Download the file again.")
     for name in weight_map.values():
@@ -64,7 +57,7 @@ def weight_map(folder: Path) -> dict[str, str]:
                 f"{INDEX} names the file {name!r}, which is not in the model's folder.",
                 fix="Download the file again.",
             )
-    return {str(tensor): file for tensor, file in weight_map.items()}
+    return _present(folder, sorted(set(weight_map.values())), INDEX)
 
 
 def _is_file_name(name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from quire.checkpoint.gguf_translation import Translation
 from quire.checkpoint.gguf_types import PLAIN
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.tensor_info import TensorInfo
-from quire.checkpoint.weight_files import weight_files, weight_map
+from quire.checkpoint.weight_files import weight_files
 from quire.core.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
 from quire.core.quantized import QuantizedWeight
 
@@ -75,22 +75,15 @@ class Weights(ABC):
 
 
 class SafetensorsWeights(Weights):
-    """One or more .safetensors files.
+    """One or more .safetensors files."""
 
-    Args:
-        home: tensor → name of its file, where several files have it.
-    """
-
-    def __init__(self, files: list[SafetensorsFile], home: Mapping[str, str] | None = None) -> None:
+    def __init__(self, files: list[SafetensorsFile]) -> None:
         self.tensors = {}
         self._home: dict[str, SafetensorsFile] = {}
         metadata: dict[str, str] = {}
         for file in files:
             for name, info in file.tensors.items():
-                named = (home or {}).get(name)
-                if name in self.tensors and self.tensors[name].file.name == named:
-                    continue
-                if name in self.tensors and info.file.name != named:
+                if name in self.tensors:
                     raise CheckpointError(
                         f"Tensor {name!r} is in both {self.tensors[name].file.name} and "
                         f"{info.file.name}.",
@@ -281,5 +274,4 @@ def open_weights(source: ModelSource) -> Weights:
         )
     if source.path.is_file():
         return GGUFWeights(GGUFFile(source.path))
-    files = [SafetensorsFile(path) for path in weight_files(source.path)]
-    return SafetensorsWeights(files, weight_map(source.path))
+    return SafetensorsWeights([SafetensorsFile(path) for path in weight_files(source.path)])

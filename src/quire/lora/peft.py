@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -205,18 +205,26 @@ def _check_config(config: Mapping[str, Any]) -> None:
 
 
 def _check_modules(
-    config: Mapping[str, Any], targets: Iterable[str], modules: Iterable[str]
+    config: Mapping[str, Any], targets: Mapping[str, LoRATarget], modules: Collection[str]
 ) -> None:
-    """Refuse target_modules of which the model has layers, but the adapter no tensors.
+    """Refuse target_modules that do not agree with the tensors.
 
-    PEFT ignores names that the model lacks. An expression, and modules that are excluded, leave to
-    the tensors what is changed.
+    PEFT ignores names that the model lacks, and tensors of modules that are not named. An
+    expression, and modules that are excluded, leave to the tensors what is changed.
     """
     wanted = config.get("target_modules")
     if isinstance(wanted, str):
         return
     if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
         raise CheckpointError(f"{CONFIG}: target_modules is {wanted!r}; wanted a list of names.")
+    if wanted and not any(_is_meant(name, module) for name in wanted for module in targets):
+        raise _unknown(wanted[0], targets)
+    for module in modules:
+        if not any(_is_meant(name, module) for name in wanted):
+            raise CheckpointError(
+                f"{WEIGHTS} has tensors of {module!r}, which is none of the target modules "
+                f"{', '.join(wanted)} of {CONFIG}."
+            )
     for name in () if config.get("exclude_modules") else wanted:
         there, changed = (any(_is_meant(name, m) for m in each) for each in (targets, modules))
         if there and not changed:
