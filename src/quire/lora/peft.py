@@ -210,14 +210,16 @@ def _check_modules(
     """Refuse target_modules that do not agree with the tensors.
 
     PEFT ignores names that the model lacks, and tensors of modules that are not named. An
-    expression, and modules that are excluded, leave to the tensors what is changed.
+    expression, an empty list, and modules that are excluded leave to the tensors what is changed.
     """
     wanted = config.get("target_modules")
     if isinstance(wanted, str):
         return
     if not isinstance(wanted, list) or not all(isinstance(name, str) for name in wanted):
         raise CheckpointError(f"{CONFIG}: target_modules is {wanted!r}; wanted a list of names.")
-    if wanted and not any(_is_meant(name, module) for name in wanted for module in targets):
+    if not wanted:
+        return
+    if not any(_is_meant(name, module) for name in wanted for module in targets):
         raise _unknown(wanted[0], targets)
     for module in modules:
         if not any(_is_meant(name, module) for name in wanted):
