@@ -82,7 +82,7 @@ class AsyncLLM(VllmMethods):
         self.args = args
         self.tokenizer = tokenizer
         self.stats = engine_stats(args.replicas)
-        self.default_sampling_params = sampling_defaults(resolved, args.generation_config)
+        self.default_sampling_params = sampling_defaults(resolved)
         self.phases: dict[str, float] = {}
         self.beside: dict[str, float] = {}
         self.facts: dict[str, Any] = {}

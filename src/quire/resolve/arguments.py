@@ -248,8 +248,12 @@ class EngineArgs:
     """URL of an OpenTelemetry collector (HTTP), such as http://localhost:4318/v1/traces.
     Each request becomes a trace, and joins the client's if it sends `traceparent`. Needs the extra
     `otel`."""
-    generation_config: Literal["auto", "vllm"] = "auto"
-    """Source of unset sampling values: `auto` reads generation_config.json, `vllm` does not."""
+    generation_config: str = "auto"
+    """Source of unset sampling values: `auto` is the model's generation_config.json, `vllm` none,
+    and a folder its generation_config.json."""
+    override_generation_config: str | None = None
+    """Unset sampling values, as JSON; they replace those of the generation config. Example:
+    '{"temperature": 0.6}'."""
     profiler_config: ProfilerConfig | None = None
     """What start_profile records, as JSON. Fields work as flags too:
     --profiler-config.torch_profiler_dir=DIR. Default: steps and native operations, in

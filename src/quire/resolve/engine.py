@@ -37,7 +37,7 @@ from quire.resolve.flag_values import value_error
 from quire.resolve.images import resolve_images
 from quire.resolve.kv_events import kv_events
 from quire.resolve.lora import lora_config
-from quire.resolve.model import LOAD_FORMATS, overridden, yarn_warning
+from quire.resolve.model import LOAD_FORMATS, overridden, with_generation_flags, yarn_warning
 from quire.resolve.parallel import with_workers
 from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
@@ -171,7 +171,7 @@ def _source(args: EngineArgs) -> ModelSource:
         revision=args.revision,
         download_dir=args.download_dir,
     )
-    return overridden(source, args.hf_overrides)
+    return with_generation_flags(overridden(source, args.hf_overrides), args)
 
 
 def _scheduler_config(

@@ -1,4 +1,4 @@
-"""User overrides of a model's own configuration, and warnings about its cost."""
+"""What users override of a model: its configuration and its generation config."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from quire.checkpoint.json_file import read_json
 from quire.checkpoint.source import ModelSource
 from quire.core.config import LoadFormat
+from quire.core.errors import InvalidRequestError
 from quire.core.model_config import ModelConfig
+from quire.core.sampling_params import SamplingParams
 from quire.models import rope
-from quire.resolve.flag_values import read_object
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flag_values import expanded, read_object, value_error, wrong_flag
 
 LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
 """Kind of a source → how its weights are read."""
 _FLAG = "--hf-overrides"
+SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Fields of generation_config.json that are values for unset sampling fields."""
+_END = "eos_token_id"
 
 
 def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
@@ -31,6 +38,39 @@ def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
         return source
     given = read_object("hf_overrides", overrides, '{"max_position_embeddings": 4096}')
     return replace(source, config=rope.overridden(source.config, given))
+
+
+def with_generation_flags(source: ModelSource, args: EngineArgs) -> ModelSource:
+    """Return the model's source with the generation config that the flags ask for.
+
+    `vllm` leaves only its end tokens. Lengths cannot be set: a request decides how long its
+    answer may be.
+
+    Raises:
+        ConfigError: a folder has no such file, or a value is unknown or out of range.
+        CheckpointError: the file is broken.
+    """
+    found = source.generation_config
+    if args.generation_config == "vllm":
+        found = {_END: found[_END]} if _END in found else {}
+    elif args.generation_config != "auto":
+        file = expanded(args.generation_config, "generation_config") / "generation_config.json"
+        if not file.is_file():
+            raise value_error(
+                args, "generation_config", "it must be auto, vllm or a folder with such a file."
+            )
+        found = read_json(file)
+    name = "override_generation_config"
+    given = read_object(name, args.override_generation_config, '{"temperature": 0.6}')
+    if unknown := sorted(set(given) - set(SAMPLING_KEYS)):
+        raise wrong_flag(
+            name, f"{', '.join(unknown)} cannot be set; {', '.join(SAMPLING_KEYS)} can."
+        )
+    try:
+        SamplingParams(**{key: value for key, value in given.items() if value is not None})
+    except InvalidRequestError as error:
+        raise wrong_flag(name, str(error)) from None
+    return replace(source, generation_config={**found, **given})
 
 
 def yarn_warning(model: ModelConfig) -> str | None:

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 _JSON_FIELDS = (
     "pooler_config", "hf_overrides", "speculative_config", "limit_mm_per_prompt",
     "mm_processor_kwargs", "kv_transfer_config", "kv_events_config", "compilation_config",
+    "override_generation_config",
 )  # fmt: skip
 """Fields with JSON text; in Python they may be mappings, or numbers."""
 _TASKS = {

@@ -216,9 +216,6 @@ FOREIGN: dict[str, Foreign] = {
     "logits_processors": Foreign(f"{_NO_CODE}; use logit_bias, bad_words or structured_outputs"),
     "rope_scaling": Foreign("""use --hf-overrides '{"rope_scaling": …}'"""),
     "rope_theta": Foreign("""use --hf-overrides '{"rope_theta": …}'"""),
-    "override_generation_config": Foreign(
-        "set the values per request, or edit generation_config.json"
-    ),
     "max_num_partial_prefills": Foreign(
         "--max-itl-stretch limits the prompts' share of a step", _ONE
     ),

@@ -211,16 +211,15 @@ def test_end_of_sequence_tokens_come_from_all_three_places() -> None:
 
 def test_sampling_defaults_come_from_the_generation_config() -> None:
     model = resolved(temperature=0.6, top_k=20, max_new_tokens=9, do_sample=True, top_p=None)
-    assert sampling_defaults(model, "auto") == {"temperature": 0.6, "top_k": 20}
-    assert sampling_defaults(model, "vllm") == {}
-    assert sampling_defaults(resolved(top_p=0), "auto") == {}
+    assert sampling_defaults(model) == {"temperature": 0.6, "top_k": 20}
+    assert sampling_defaults(resolved(top_p=0)) == {}
 
 
 def test_settings_of_the_generation_config_without_effect_are_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model = resolved(suppress_tokens=[7], num_beams=1, min_length=0, no_repeat_ngram_size=3)
-    assert sampling_defaults(model, "auto") == {}
+    assert sampling_defaults(model) == {}
     assert "no_repeat_ngram_size=3, suppress_tokens=[7], which" in caplog.text
 
 

@@ -11,11 +11,11 @@ from quire.core.messages import Ready
 from quire.core.sampling_params import SamplingParams
 from quire.kv.bounds import most_blocks
 from quire.resolve.engine import Resolved
+from quire.resolve.model import SAMPLING_KEYS
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-_SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _UNUSED_KEYS = (
     "bad_words_ids", "begin_suppress_tokens", "encoder_no_repeat_ngram_size",
     "encoder_repetition_penalty", "epsilon_cutoff", "eta_cutoff",
@@ -26,13 +26,8 @@ _UNUSED_KEYS = (
 """Fields that change what Transformers generates, and that Quire does not use."""
 
 
-def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, Any]:
-    """Return values for unset sampling fields, from the model's generation_config.json.
-
-    Lengths are not among them: the request decides how long an answer may be.
-    """
-    if generation_config != "auto":
-        return {}
+def sampling_defaults(resolved: Resolved) -> dict[str, Any]:
+    """Return values for unset sampling fields, from the model's generation config."""
     found = resolved.source.generation_config
     if unused := [k for k in _UNUSED_KEYS if found.get(k) not in (None, 0, 1, [], {})]:
         logger.warning(
@@ -40,7 +35,7 @@ def sampling_defaults(resolved: Resolved, generation_config: str) -> dict[str, A
             "logit_bias or bad_words per request.",
             ", ".join(f"{key}={found[key]!r:.80}" for key in unused),
         )
-    defaults = {k: found[k] for k in _SAMPLING_KEYS if found.get(k) is not None}
+    defaults = {k: found[k] for k in SAMPLING_KEYS if found.get(k) is not None}
     try:
         SamplingParams(**defaults)
     except InvalidRequestError as error:
