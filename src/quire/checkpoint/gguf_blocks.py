@@ -34,15 +34,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf_forms import GGUF_FORMS
 from quire.checkpoint.gguf_types import TensorType
 from quire.core.quantized import Floats, QuantizedWeight
-from quire.system.records import dataclass
 
 Bytes = npt.NDArray[np.uint8]
 
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the values of e2m1, as in ggml; the scale is half as large."""
+_CODEBOOKS = {"iq4_nl": IQ4_VALUES, "e2m1x2": MXFP4_VALUES}
+_TERNARY = ("TQ1_0", "TQ2_0")
 
 
 class _Unpacked(NamedTuple):
@@ -53,43 +55,25 @@ class _Unpacked(NamedTuple):
     offset: Floats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """How to read the blocks of a type.
-
-    Attributes:
-        unpack: uint8 [n, block bytes] → the blocks' contents.
-        bits: bits per code.
-        group: values that share a scale.
-        zero: subtracted from every code.
-        codebook: the values of codes that are indices.
-    """
-
-    unpack: Callable[[Bytes], _Unpacked]
-    bits: int
-    group: int
-    zero: int = 0
-    codebook: tuple[int, ...] | None = None
-
-
 def quantized_arrays(raw: Bytes, type_: TensorType, rows: int, columns: int) -> QuantizedWeight:
     """Return the weight [rows, columns] from the bytes `raw`, in a type of `QUANTIZED`.
 
     `columns` is a multiple of the type's block size. Nothing is rounded:
     `QuantizedWeight.dequantize` returns exactly ggml's values.
     """
-    blocks = QUANTIZED[type_.name]
+    form = GGUF_FORMS[type_.name]
     with np.errstate(all="ignore"):  # a damaged scale may have any value
-        codes, scale, offset = blocks.unpack(raw.reshape(-1, type_.block_bytes))
-    groups = columns // blocks.group
+        codes, scale, offset = QUANTIZED[type_.name](raw.reshape(-1, type_.block_bytes))
+    groups = columns // form.group
+    middle = 1 if type_.name in _TERNARY else 1 << (form.bits - 1)
     return QuantizedWeight(
         codes.reshape(rows, columns),
-        blocks.bits,
+        form.bits,
         scale.reshape(rows, groups),
-        blocks.group,
-        np.full((rows, groups), blocks.zero, np.float32) if blocks.zero else None,
+        form.group,
+        np.full((rows, groups), middle, np.float32) if form.second == "middle" else None,
         None if offset is None else offset.reshape(rows, groups),
-        None if blocks.codebook is None else np.array(blocks.codebook, np.float32),
+        np.array(_CODEBOOKS[form.codebook], np.float32) if form.codebook else None,
     )
 
 
@@ -229,21 +213,21 @@ def _tq2_0(blocks: Bytes) -> _Unpacked:
     return _Unpacked(_spread(codes, 2, 32), _halves(d).repeat(2, axis=1))
 
 
-QUANTIZED: dict[str, _Blocks] = {
-    "Q4_0": _Blocks(_q4_0, bits=4, group=32, zero=8),
-    "Q4_1": _Blocks(_q4_1, bits=4, group=32),
-    "Q5_0": _Blocks(_q5_0, bits=5, group=32, zero=16),
-    "Q5_1": _Blocks(_q5_1, bits=5, group=32),
-    "Q8_0": _Blocks(_q8_0, bits=8, group=32),
-    "Q2_K": _Blocks(_q2_k, bits=2, group=16),
-    "Q3_K": _Blocks(_q3_k, bits=3, group=16, zero=4),
-    "Q4_K": _Blocks(_q4_k, bits=4, group=32),
-    "Q5_K": _Blocks(_q5_k, bits=5, group=32),
-    "Q6_K": _Blocks(_q6_k, bits=6, group=16, zero=32),
-    "IQ4_NL": _Blocks(_q4_0, bits=4, group=32, codebook=IQ4_VALUES),
-    "IQ4_XS": _Blocks(_iq4_xs, bits=4, group=32, codebook=IQ4_VALUES),
-    "MXFP4": _Blocks(_mxfp4, bits=4, group=32, codebook=MXFP4_VALUES),
-    "TQ1_0": _Blocks(_tq1_0, bits=2, group=128, zero=1),
-    "TQ2_0": _Blocks(_tq2_0, bits=2, group=128, zero=1),
+QUANTIZED: dict[str, Callable[[Bytes], _Unpacked]] = {
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _q4_0,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": _tq2_0,
 }
-"""The quantized types that can be read."""
+"""The quantized types that can be read → what unpacks their blocks, uint8 [n, block bytes]."""

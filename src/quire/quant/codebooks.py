@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.checkpoint.gguf_blocks import IQ4_VALUES
 from quire.core.quantized import E2M1
 
 NF4 = (
@@ -25,18 +26,12 @@ FP4 = tuple(
 )  # fmt: skip
 """The 4-bit float of bitsandbytes, scaled to 1."""
 
-IQ4_NL = (
-    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0,
-    1.0, 13.0, 25.0, 38.0, 53.0, 69.0, 89.0, 113.0,
-)  # fmt: skip
-"""The values of ggml's IQ4_NL and IQ4_XS."""
-
 CODEBOOKS: dict[str, tuple[float, ...]] = {
     "e2m1": E2M1,
     "e2m1x2": tuple(2 * value for value in E2M1),
     "nf4": NF4,
     "fp4": FP4,
-    "iq4_nl": IQ4_NL,
+    "iq4_nl": IQ4_VALUES,
 }
 
 

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.checkpoint.gguf_blocks import IQ4_VALUES, MXFP4_VALUES, QUANTIZED, quantized_arrays
+from quire.checkpoint.gguf_forms import NARROWER
 from quire.checkpoint.gguf_types import TYPES
 from quire.core.dtypes import Floats, HostArray
 from quire.core.quantized import QuantizedWeight
 from quire.quant.chunks import for_chunks
 from quire.quant.codebooks import buckets
-from quire.quant.gguf import NARROWER
 from quire.quant.scale_search import fit_affine, fit_scale, inverse, largest
 
 Bytes = HostArray

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from quire.checkpoint.gguf_forms import fitting_form
 from quire.core.quantization import CodeType, Form
-from quire.quant.gguf import fitting_form
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:

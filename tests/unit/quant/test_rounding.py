@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quire.checkpoint.gguf_forms import GGUF_FORMS
 from quire.core.dtypes import BFLOAT16, FLOAT8, dtype_of, finfo
 from quire.core.quantized import Floats, QuantizedWeight
 from quire.quant.bits import float8
-from quire.quant.gguf import GGUF_FORMS
 from quire.quant.names import NAMES, GgufRounder
 
 OWN = [name for name, how in NAMES.items() if not isinstance(how.layers, GgufRounder)]

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from quire.checkpoint.gguf_forms import GGUF_FORMS
 from quire.core.errors import CheckpointError
 from quire.core.quantization import Form
 from quire.models.architecture import WeightNames
 from quire.models.parameters import Parameter
 from quire.models.weights.stacks import Cut, Stacked, stacks
-from quire.quant.gguf import GGUF_FORMS
 from quire.quant.scheme import Method, Scheme, Stored
 from quire.system.records import dataclass
 
