@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from quire.checkpoint.weight_files import split_names
+from quire.checkpoint.weight_files import only_pickled, split_names
 from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
 from quire.system.env import hf_offline
 
 _SMALL_FILES = (".json", ".jinja", "tokenizer.model", "merges.txt", "vocab.txt")
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _INNER = re.compile(r"\d+_[A-Za-z]+/config\.json|(?:additional_)?chat_templates/[^/]+\.jinja")
 """Modules of sentence-transformers, and chat templates."""
 _SPARE_BYTES = 256 << 20
@@ -212,16 +211,9 @@ def _refused(model: str, revision: str | None, error: Exception) -> ModelNotFoun
 
 
 def _no_tensors(model: str, names: list[str]) -> CheckpointError:
-    pickled = next((name for name in names if name.endswith(_PICKLES)), None)
-    if pickled:
-        return CheckpointError(
-            f"{model} holds only a pickled checkpoint ({pickled}), which can run code when it is "
-            "opened.",
-            fix="Use a copy of the model in safetensors or GGUF.",
-        )
-    return CheckpointError(
-        f"{model} holds no .safetensors or .gguf file.", fix="Use another repository."
-    )
+    pickled = only_pickled(model, names, "Use a copy of the model in safetensors or GGUF.")
+    what = f"{model} holds no .safetensors or .gguf file."
+    return pickled or CheckpointError(what, fix="Use another repository.")
 
 
 def _listed(names: list[str], suffix: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from quire.checkpoint import hub
 from quire.checkpoint.json_file import read_config, read_json
 from quire.checkpoint.presets import preset_config, preset_names
-from quire.checkpoint.weight_files import split_names
+from quire.checkpoint.weight_files import PICKLES, split_names
 from quire.core.config import LoadFormat
 from quire.core.errors import CheckpointError, ConfigError, ModelNotFoundError
 from quire.core.registry import closest, did_you_mean
@@ -27,7 +27,6 @@ _QUANTIZATION_FILES = {
     "hf_quant_config.json": "modelopt",
 }
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ def local_path(name: str) -> Path:
 def _checked_file(path: Path) -> Path:
     if path.suffix.lower() == ".gguf":
         return path
-    if path.suffix.lower() in _PICKLES:
+    if path.suffix.lower() in PICKLES:
         raise CheckpointError(
             f"{path.name} is a pickled checkpoint, which can run code when it is opened.",
             fix="Convert it to safetensors where you trust it.",

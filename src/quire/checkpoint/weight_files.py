@@ -11,7 +11,7 @@ from quire.core.errors import CheckpointError, ModelNotFoundError
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
 _MAX_NAME_BYTES = 255
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.ASCII)
 
 
@@ -78,17 +78,21 @@ def _present(folder: Path, names: list[str], by: str) -> list[Path]:
 
 
 def _nothing_to_load(folder: Path) -> CheckpointError | ModelNotFoundError:
-    pickled = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
-    if pickled:
-        return CheckpointError(
-            f"{folder.name} holds only a pickled checkpoint ({pickled[0]}), which can run code "
-            "when it is opened.",
-            fix="Convert it to safetensors where you trust it, or use another copy of the model.",
-        )
-    return ModelNotFoundError(
+    fix = "Convert it to safetensors where you trust it, or use another copy of the model."
+    names = sorted(path.name for path in folder.iterdir())
+    return only_pickled(folder.name, names, fix) or ModelNotFoundError(
         f"{folder.name} holds no .safetensors file.",
         fix="Download the weights, or use --load-format dummy to run without them.",
     )
+
+
+def only_pickled(where: str, names: list[str], fix: str) -> CheckpointError | None:
+    """Return the error of a model whose weights are pickled; None if there are none."""
+    pickled = next((name for name in names if name.endswith(PICKLES)), None)
+    if pickled is None:
+        return None
+    what = f"{where} holds only a pickled checkpoint ({pickled}), which can run code when it is"
+    return CheckpointError(f"{what} opened.", fix=fix)
 
 
 def split_files(path: Path) -> list[Path]:
