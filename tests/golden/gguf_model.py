@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.checkpoint.gguf_export import exported_tensors
 from quire.checkpoint.gguf_rope import factor_tensors
 from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor
 from quire.quant.ggml import fitting_type, quantize_rows
 from quire.quantize.gguf_check import checked_metadata
+from quire.quantize.gguf_export import exported_tensors
 from quire.quantize.source import Source
 from quire.text.tokenizers.gguf_vocabulary import tokenizer_metadata
 

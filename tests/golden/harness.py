@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import open_weights
 from quire.core.config import SchedulerConfig
 from quire.core.model_config import ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
+from quire.models.weights.checkpoint import open_weights
 from quire.models.weights.stored import StoredParameters
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, KVCache, LayerStates, StateSlots

@@ -9,7 +9,7 @@ import pytest
 
 from quire.checkpoint.gguf_names import NAMES
 from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import open_weights
+from quire.models.weights.checkpoint import open_weights
 from tests.golden.gguf_hybrids import ARCHS, write_gguf_hybrid
 from tests.golden.test_recurrent import LOGIT_TOLERANCE, Engine, Golden
 from tests.golden.tiny_models import RECURRENT_MODELS

@@ -12,11 +12,11 @@ from safetensors.numpy import load_file
 
 from quire import LLM, SamplingParams
 from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import open_weights
 from quire.core.dtypes import FLOAT32, Floats
 from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.core.quantized import dense
 from quire.models.registry import model_config
+from quire.models.weights.checkpoint import open_weights
 from quire.models.weights.stored import StoredParameters
 from quire.quant.registry import method, quantization_config
 from quire.quantize.job import Job, quantize

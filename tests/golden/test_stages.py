@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import open_weights
 from quire.core.config import RankShare
 from quire.core.model_config import OWN_INPUTS, ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.layout import parameters
 from quire.models.parameters import ParameterSource
 from quire.models.registry import model_config
+from quire.models.weights.checkpoint import open_weights
 from quire.models.weights.sharded import SharedParameters
 from quire.models.weights.shares import shared_model
 from quire.models.weights.stored import StoredParameters

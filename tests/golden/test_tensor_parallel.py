@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import open_weights
 from quire.core.config import RankShare
 from quire.core.model_config import ModelConfig
 from quire.models.decoder import Decoder
 from quire.models.registry import model_config
+from quire.models.weights.checkpoint import open_weights
 from quire.models.weights.sharded import SharedParameters
 from quire.models.weights.shares import divided_model, shared_model
 from quire.models.weights.stored import StoredParameters

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +17,8 @@ from quire.checkpoint.gguf_translation import Translation
 from quire.checkpoint.gguf_types import PLAIN
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.tensor_info import TensorInfo
-from quire.checkpoint.weight_files import weight_files
-from quire.core.errors import CheckpointError, ModelNotFoundError, UnsupportedModelError
+from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.quantized import QuantizedWeight
-
-if TYPE_CHECKING:
-    from quire.checkpoint.source import ModelSource
 
 
 class Weights(ABC):
@@ -150,16 +146,13 @@ class GGUFWeights(Weights):
     alternate by heads (`kv_b_proj` of latent attention). Such a tensor is read as float32.
     """
 
-    def __init__(self, file: GGUFFile) -> None:
-        from quire.checkpoint.gguf_config import hf_config  # as much code as all other formats'
-        from quire.checkpoint.gguf_translation import translate
-
+    def __init__(self, file: GGUFFile, translation: dict[str, Translation]) -> None:
         self.tensors = {}
         self.aliases = {}
         self._file = file
         self._stored: dict[str, list[str]] = {}
-        self._translation = translate(file, hf_config(file))
-        for stored, translation in self._translation.items():
+        self._translation = translation
+        for stored, each in translation.items():
             type_ = file.tensors[stored].type.name
             if type_ not in PLAIN and type_ not in QUANTIZED:
                 raise UnsupportedModelError(
@@ -167,7 +160,7 @@ class GGUFWeights(Weights):
                     fix=f"Quire reads {', '.join((*PLAIN, *QUANTIZED))}; use a file in one of "
                     "these.",
                 )
-            self._stored.setdefault(translation.name, []).append(stored)
+            self._stored.setdefault(each.name, []).append(stored)
         for name, names in self._stored.items():
             self.tensors[name] = self._info(name, names)
 
@@ -257,21 +250,3 @@ def _grouped(weight: QuantizedWeight, translation: Translation) -> QuantizedWeig
         zero=None if weight.zero is None else weight.zero[:, groups],
         offset=None if weight.offset is None else weight.offset[:, groups],
     )
-
-
-def open_weights(source: ModelSource) -> Weights:
-    """Open the tensors of `source` and check every header; this reads no data yet.
-
-    Raises:
-        ModelNotFoundError: there is no checkpoint, or `source` is a preset.
-        CheckpointError: a file is damaged, a shard is missing, a tensor is stored twice, or the
-            only checkpoint is pickled.
-        UnsupportedModelError: a tensor's type cannot be read.
-    """
-    if source.path is None:
-        raise ModelNotFoundError(
-            f"{source.name} is a preset and has no weights.", fix="Use --load-format dummy."
-        )
-    if source.path.is_file():
-        return GGUFWeights(GGUFFile(source.path))
-    return SafetensorsWeights([SafetensorsFile(path) for path in weight_files(source.path)])

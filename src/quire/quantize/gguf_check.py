@@ -12,13 +12,13 @@ import numpy as np
 
 from quire.checkpoint.gguf import GGUFTensor
 from quire.checkpoint.gguf_config import hf_config
-from quire.checkpoint.gguf_export import exported_tensors, metadata
 from quire.checkpoint.gguf_rope import factor_tensors
 from quire.checkpoint.gguf_types import TYPES
 from quire.checkpoint.gguf_writer import Value
 from quire.core.errors import UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.models.registry import model_config
+from quire.quantize.gguf_export import exported_tensors, metadata
 from quire.system.records import dataclass
 
 _OTHER = ("architecture", "dtype", "bos_token_id", "eos_token_ids", "max_position_embeddings")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from quire.checkpoint.source import ModelSource, resolve
-from quire.checkpoint.weights import Weights, open_weights
+from quire.checkpoint.weights import Weights
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType, HostArray, dtype_of
 from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.core.model_config import ModelConfig
@@ -17,6 +17,7 @@ from quire.models.architecture import WeightNames
 from quire.models.layout import parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import is_encoder, model_config, weight_names
+from quire.models.weights.checkpoint import open_weights
 from quire.models.weights.sources import Piece, match
 from quire.quantize.work import Content, dense
 from quire.system.records import dataclass

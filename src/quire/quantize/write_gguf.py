@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.checkpoint.gguf_export import ExportedTensor, exported_tensors
 from quire.checkpoint.gguf_rope import factor_tensors
 from quire.checkpoint.gguf_types import PLAIN
 from quire.checkpoint.gguf_writer import GGUFWriter, PlannedTensor, Value
 from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.errors import ConfigError
 from quire.quantize.gguf_check import checked_metadata
+from quire.quantize.gguf_export import ExportedTensor, exported_tensors
 from quire.quantize.gguf_target import Blocks, GGUFTarget
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 from quire.checkpoint import source as checkpoint
 from quire.checkpoint.source import ModelSource
-from quire.checkpoint.weights import Weights, open_weights
+from quire.checkpoint.weights import Weights
 from quire.core.config import MAX_CONVERTED_HEAD_DIM, EngineConfig, SpeculativeConfig, TierConfig
 from quire.core.errors import CheckpointError
 from quire.core.model_config import ModelConfig
 from quire.models.heads import eagle_head, mtp_head
 from quire.models.layout import parameters
 from quire.models.registry import architecture, weight_names
+from quire.models.weights.checkpoint import open_weights
 from quire.models.weights.sources import match
 from quire.quant.registry import method, quantization_config
 from quire.resolve.arguments import EngineArgs

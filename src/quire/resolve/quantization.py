@@ -81,7 +81,7 @@ def _of_checkpoint(source: ModelSource, model: ModelConfig) -> Quantized | None:
 
 
 def _stored_forms(source: ModelSource, model: ModelConfig, method: Method | None) -> Forms:
-    from quire.checkpoint.weights import open_weights
+    from quire.models.weights.checkpoint import open_weights
 
     return stored_forms(open_weights(source), model, method)
 

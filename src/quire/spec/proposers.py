@@ -116,7 +116,7 @@ def _head_vocabulary(draft: EngineConfig, vocab_size: int) -> DraftVocabulary | 
         CheckpointError: the checkpoint's d2t, which has differences, does not fit.
     """
     from quire.checkpoint.source import resolve
-    from quire.checkpoint.weights import open_weights
+    from quire.models.weights.checkpoint import open_weights
 
     head = draft.model.draft_head
     assert head is not None

@@ -11,11 +11,11 @@ import pytest
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.checkpoint.gguf_config import hf_config
-from quire.checkpoint.gguf_export import metadata
 from quire.core.errors import QuireError, UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.layers.rotary import rope_table
 from quire.models.registry import model_config
+from quire.quantize.gguf_export import metadata
 from tests.unit.checkpoint.make_files import HEADS, HIDDEN, llama_tensors, write_gguf
 
 HEAD_DIM = HIDDEN // HEADS

@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weight_files import INDEX, weight_files
-from quire.checkpoint.weights import open_weights
 from quire.core.errors import CheckpointError, ModelNotFoundError
+from quire.models.weights.checkpoint import open_weights
 from tests.unit.checkpoint.make_files import write_folder, write_safetensors
 
 A = np.arange(6, dtype=np.float32).reshape(2, 3)

@@ -9,13 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from quire.checkpoint.source import resolve
-from quire.checkpoint.weights import NamedWeights, open_weights
+from quire.checkpoint.weights import NamedWeights
 from quire.core.config import EngineConfig
 from quire.core.dtypes import dtype_of
 from quire.models.builder import Place
 from quire.models.decoder import Decoder
 from quire.models.parameters import ParameterSource, Progress
 from quire.models.vision.registry import vision_architecture
+from quire.models.weights.checkpoint import open_weights
 from quire.models.weights.dummy import RandomParameters
 from quire.models.weights.pack_cache import PackCache
 from quire.models.weights.sharded import SharedParameters

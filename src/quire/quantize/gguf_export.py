@@ -10,13 +10,14 @@ from typing import Any
 
 from quire.checkpoint.gguf_experts import expert_keys, latent_keys
 from quire.checkpoint.gguf_families import EXAONE4_LAYERS, PERIOD
-from quire.checkpoint.gguf_names import MIXTRAL, NAMES, WIDEST_LAYERS, Names
+from quire.checkpoint.gguf_names import NAMES, WIDEST_LAYERS
 from quire.checkpoint.gguf_rope import not_in_gguf, scaling_keys
-from quire.checkpoint.gguf_translation import Translation, translation_of
+from quire.checkpoint.gguf_translation import Translation
 from quire.checkpoint.gguf_writer import Value
 from quire.core.errors import UnsupportedModelError
 from quire.core.layers import QueryGrowth, yarn_magnitude
 from quire.core.model_config import ModelConfig, RopeConfig
+from quire.models.weights.gguf_names import TensorNames, tensor_names, translation_of
 from quire.system.records import dataclass
 
 ARCHITECTURES = {
@@ -83,7 +84,7 @@ def exported_tensors(
         UnsupportedModelError: a tensor has no name in GGUF.
     """
     architecture = _architecture(model)
-    names = MIXTRAL if model.architecture == "mixtral" else NAMES[architecture]
+    names = tensor_names(architecture, model.architecture)
     config: dict[str, Any] = {
         "model_type": model.architecture,
         "num_attention_heads": model.num_attention_heads,
@@ -137,7 +138,7 @@ def _architecture(model: ModelConfig) -> str:
     return ARCHITECTURES[model.architecture]
 
 
-def _gguf_name(source: str, names: Names) -> str | None:
+def _gguf_name(source: str, names: TensorNames) -> str | None:
     """Return GGUF's name of a checkpoint's tensor; a leading "model." may be missing."""
     stem, _, kind = source.rpartition(".")
     base = names.layers.rpartition(".")[0]
