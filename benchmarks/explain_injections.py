@@ -189,9 +189,9 @@ def grouped(pids: list[int], controller: str, **settings: str) -> Iterator[Path]
         yield group
     finally:
         while left := (group / "cgroup.procs").read_text().split():
-            for pid in left:
+            for member in left:
                 with suppress(OSError):
-                    (own / "cgroup.procs").write_text(pid)
+                    (own / "cgroup.procs").write_text(member)
             time.sleep(0.05)
         group.rmdir()
 

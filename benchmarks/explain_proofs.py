@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from benchmarks.explain_faults import gained, save
-from benchmarks.explain_loads import FAULTS
-from benchmarks.explain_servers import observed, serving
+from benchmarks.explain_loads import EMBEDDED, FAULTS, OPT, TIGHT, Fault, asks, of_tokens, shared
+from benchmarks.explain_servers import measured, serving
 from benchmarks.explain_tables import decided
 from quire.bench.prove import proof_of
 from quire.explain.evidence import Evidence
@@ -22,10 +22,25 @@ from quire.explain.whatif import explained
 
 STANDBY = 12.0
 """Seconds after which a server's standby process has imported everything."""
+HELD_OUT: dict[str, Fault] = {
+    "opt_seats": Fault(("queueing",), (*OPT, "--max-num-seqs", "2"), asks(), clients=6),
+    "paused_seats": Fault(
+        ("queueing",), (*EMBEDDED, "--max-num-seqs", "1"), asks(max_tokens=24), clients=12,
+        pause=0.3,
+    ),
+    "opt_kv": Fault(
+        ("kv_cache_too_small", "preemption"),
+        (*OPT, *TIGHT, "--num-gpu-blocks-override", "40"), of_tokens(64, 48), clients=12,
+    ),
+    "opt_no_cache": Fault(
+        ("prefix_misses",), (*OPT, "--no-enable-prefix-caching"), shared, clients=3
+    ),
+}  # fmt: skip
+"""Faults with other models and clients, for proofs of rules that were made without them."""
 PROVABLE = (
     "seats", "tiny_kv", "preemption", "no_cache", "few_states", "lora", "tokenizer",
     "template", "chunks", "long_prompts", "stretch", "many_steps", "drafter", "ranks",
-    "few_threads", "threads", "float32", "fp8", "reference", "quota", "short_context",
+    "few_threads", "threads", "float32", "fp8", "reference", "quota", "short_context", *HELD_OUT,
 )  # fmt: skip
 """Faults whose first change is a flag of the engine."""
 MOST = 4
@@ -44,10 +59,10 @@ def changed(flags: tuple[str, ...], change: Change) -> tuple[str, ...]:
     return (*kept, *(change.flag.split() if change.flag.startswith("--") else ()))
 
 
-def speed(evidence: Evidence, metric: str) -> float:
+def speed(seen: tuple[Evidence, float], metric: str) -> float:
     """Return tokens/s, or one over the p99 of seconds between the tokens of a stream."""
-    w = evidence.window
-    return w.output_tok_s if metric == THROUGHPUT else 1.0 / max(1e-3, w.itl_p99)
+    evidence, tokens = seen
+    return tokens if metric == THROUGHPUT else 1.0 / max(1e-3, evidence.window.itl_p99)
 
 
 def others(evidence: Evidence) -> float:
@@ -58,11 +73,11 @@ def others(evidence: Evidence) -> float:
 
 def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
     """Return the row of the first change of the right cause, if a flag makes it."""
-    fault = FAULTS[name]
+    fault = (FAULTS | HELD_OUT)[name]
     with ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
         before = stack.enter_context(serving(fault, folders[0]))
-        evidence = observed(before, fault)
+        evidence, _ = measured(before, fault)
         report = explained(msgspec.structs.replace(evidence, halves=[]))
         causes = [finding.cause for finding in report.causes]
         row = {"fault": name, "causes": causes[:4], "text": report.verdict.text}
@@ -77,8 +92,8 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
         beside: list[list[float]] = []
         for number in range(MOST * repetitions):
             turn = -1 if number % 2 else 1
-            seen = [observed(*side) for side in sides[::turn]][::turn]
-            others_of = [others(one) for one in seen]
+            seen = [measured(*side) for side in sides[::turn]][::turn]
+            others_of = [others(one) for one, _ in seen]
             if abs(others_of[1] - others_of[0]) > UNLIKE and number + 1 < MOST * repetitions:
                 continue
             first, second = (speed(one, change.metric) for one in seen)
@@ -89,7 +104,7 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
                 break
         if kept is not None:
             save(evidence, kept / f"{name}.json")
-            save(seen[1], kept / f"{name}_after.json")
+            save(seen[1][0], kept / f"{name}_after.json")
         return found
 
 

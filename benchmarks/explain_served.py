@@ -31,7 +31,7 @@ from benchmarks.explain_faults import save
 from benchmarks.explain_healthy import HEALTHY_LOADS
 from benchmarks.explain_injections import Server, certificate, neighbour
 from benchmarks.explain_loads import FAULTS, Fault
-from benchmarks.explain_proofs import PROVABLE, proven
+from benchmarks.explain_proofs import HELD_OUT, PROVABLE, proven
 from benchmarks.explain_servers import observed, serving
 from benchmarks.explain_tables import LOADED, gains, rates, tables
 from quire.bench.results.report import jsonl, write_json
@@ -75,7 +75,7 @@ def watched(
     for members in servers.values():
         first = faults[members[0][1]]
         if first.prepare is certificate:
-            ssl._create_default_https_context = ssl._create_unverified_context
+            ssl._create_default_https_context = ssl._create_unverified_context  # type: ignore[assignment]
         with tempfile.TemporaryDirectory() as folder, serving(first, Path(folder)) as server:
             for repetition, name in members:
                 begin = time.monotonic()
@@ -123,7 +123,8 @@ def read(path: Path | None) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--fault", nargs="+", choices=[*FAULTS, *HEALTHY_LOADS], default=[])
+    parser.add_argument("--fault", nargs="+", choices=[*FAULTS, *HEALTHY_LOADS, *HELD_OUT],
+                        default=[])  # fmt: skip
     parser.add_argument("--healthy", action="store_true", help="watch the healthy loads")
     parser.add_argument("--all", action="store_true", help="watch faults and healthy loads")
     parser.add_argument("--repetitions", type=int, default=1)

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from benchmarks.explain_injections import Server
-from benchmarks.explain_loads import Fault
+from benchmarks.explain_loads import Body, Fault
 from quire.bench.serving.server_process import free_port, is_ready, stop
 from quire.cli.explain import ask
 from quire.explain.evidence import Evidence
@@ -26,6 +26,12 @@ from quire.explain.evidence import Evidence
 WINDOW, WARM = 3.0, 1.0
 LEAVING = 5.0
 """Seconds that all clients together may take to leave."""
+LONGEST_WARM, LONGEST = 6.0, 8.0
+"""Most seconds of a first round of answers, and of a window of some rounds."""
+ROUNDS = 2.5
+"""Rounds of answers that a window should hold."""
+Ended = list[tuple[float, int]]
+"""When each answer ended, and its tokens."""
 NUMBERS = itertools.count()
 """Of requests: no fault repeats the prompts of another."""
 
@@ -54,20 +60,24 @@ def serving(fault: Fault, folder: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def load(fault: Fault, url: str) -> Iterator[None]:
-    """Send requests from all clients until the end of the block."""
-    over, address = threading.Event(), urlsplit(url)
+def load(fault: Fault, url: str) -> Iterator[Ended]:
+    """Send requests from all clients until the end of the block; yield the answers so far."""
+    over, address, ended = threading.Event(), urlsplit(url), Ended()
     model = fault.flags[0]
 
     def client() -> None:
-        kind = HTTPSConnection if address.scheme == "https" else HTTPConnection
-        extra = {"context": ssl._create_unverified_context()} if kind is HTTPSConnection else {}
+        host, port = address.hostname or "", address.port
+        secure = ssl._create_unverified_context() if address.scheme == "https" else None
         while not over.wait(fault.pause):
-            connection = kind(address.hostname, address.port, timeout=60, **extra)
+            connection = (
+                HTTPSConnection(host, port, timeout=60, context=secure)
+                if secure is not None
+                else HTTPConnection(host, port, timeout=60)
+            )
             try:
                 if fault.received:
                     connection.sock = narrow(address, fault.received)
-                body = {"model": model} | fault.body(next(NUMBERS))
+                body: Body = {"model": model} | fault.body(next(NUMBERS))
                 head = {"Content-Type": "application/json"}
                 connection.request("POST", fault.path, json.dumps(body), head)
                 answer = connection.getresponse()
@@ -75,6 +85,8 @@ def load(fault: Fault, url: str) -> Iterator[None]:
                     pass
                 if answer.status != 200:
                     time.sleep(0.05)
+                elif not over.is_set():
+                    ended.append((time.monotonic(), body["max_tokens"]))
             except (OSError, HTTPException):
                 time.sleep(0.05)
             finally:
@@ -84,7 +96,7 @@ def load(fault: Fault, url: str) -> Iterator[None]:
     for thread in threads:
         thread.start()
     try:
-        yield
+        yield ended
     finally:
         over.set()
         end = time.monotonic() + LEAVING
@@ -106,3 +118,28 @@ def observed(server: Server, fault: Fault) -> Evidence:
     with load(fault, server.url), fault.during(server):
         time.sleep(WARM)
         return ask(server.url, WINDOW)
+
+
+def measured(server: Server, fault: Fault) -> tuple[Evidence, float]:
+    """Return a window after each client's first answer, and its output tokens/s."""
+    begin = time.monotonic()
+    with load(fault, server.url) as ended, fault.during(server):
+        time.sleep(WARM)
+        while len(ended) < fault.clients and time.monotonic() < begin + LONGEST_WARM:
+            time.sleep(0.02)
+        start = time.monotonic()
+        evidence = ask(server.url, min(LONGEST, max(WINDOW, ROUNDS * (start - begin))))
+        speed = tokens_per_second(ended, fault.clients, start)
+    return evidence, speed or evidence.window.output_tok_s
+
+
+def tokens_per_second(ended: Ended, clients: int, start: float) -> float:
+    """Return the rate of the answers since `start` in whole rounds of all clients, 0.0 without one.
+
+    Clients that began together end together, so a part of a round may hold most of its answers.
+    """
+    seen = [answer for answer in ended if answer[0] >= start]
+    rounds = (len(seen) - 1) // clients * clients
+    if rounds <= 0:
+        return 0.0
+    return sum(tokens for _, tokens in seen[1 : rounds + 1]) / (seen[rounds][0] - seen[0][0])

@@ -75,8 +75,8 @@ def gains(rows: list[dict[str, Any]]) -> Iterator[str]:
     """
     yield "| fault | cause | first change | metric | estimated | measured |"
     yield "|---|---|---|---|---|---|"
-    errors, ratios = [], []
-    for row in (row for row in rows if decided(row)):
+    proven = [row for row in rows if decided(row)]
+    for row in proven:
         seen, told = row["proven_gain"], row["estimated_gain"]
         cause = row["cause"] if "cause" in row else row["causes"][0]
         estimate = f"{told:+.0%} ± {100 * told * row['uncertainty']:.0f}" if told else "more"
@@ -86,15 +86,26 @@ def gains(rows: list[dict[str, Any]]) -> Iterator[str]:
             f"| {row['fault']} | `{cause}` | `{row['flag']}` | {row['metric']} | {estimate} | "
             f"{seen:+.0%} ± {100 * row['spread']:.0f} |"
         )
-        if not told:  # the cause says how to change it, and no figure
-            continue
-        errors.append(abs(told - seen) / max(1e-9, abs(seen)))
-        ratios.append(told / max(1e-9, seen))
-    if errors:
-        yield ""
-        yield (
-            f"median error {statistics.median(errors):.0%}; {sum(r > 2.0 for r in ratios)} of "
-            f"{len(ratios)} estimates above twice the measured gain"
-        )
+    yield from ("", *_errors([row for row in proven if row["estimated_gain"]]))
     if unsure := [row["fault"] for row in rows if not decided(row)]:
         yield f"undecided: {', '.join(unsure)}"
+
+
+def _errors(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield how far estimates are from the measured gains; those without a figure are left out."""
+    if not rows:
+        return
+    ends = [row for row in rows if row.get("at_least")]
+    hold = sum(row["proven_gain"] >= row["estimated_gain"] for row in ends)
+    medians = [
+        statistics.median(
+            abs(row["estimated_gain"] / (row["proven_gain"] or 1e-9) - 1.0) for row in some
+        )
+        for some in ([row for row in rows if row not in ends] or rows, rows)
+    ]
+    above = sum(row["estimated_gain"] > 2.0 * max(0.0, row["proven_gain"]) for row in rows)
+    yield (
+        f"median error {medians[0]:.0%} of {len(rows) - len(ends)} estimates, {medians[1]:.0%} "
+        f"with {len(ends)} lower ends, of which {hold} hold; {above} of {len(rows)} above twice "
+        "the measured gain"
+    )
