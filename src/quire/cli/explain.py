@@ -190,7 +190,7 @@ def ask(url: str, window: float) -> Evidence:
 
     import msgspec
 
-    from quire.server.monitoring.explain import Explained
+    from quire.explain.evidence import Evidence
 
     base = url.rstrip("/").removesuffix("/v1")
     asked = urllib.request.Request(
@@ -198,7 +198,7 @@ def ask(url: str, window: float) -> Evidence:
     )
     try:
         with urllib.request.urlopen(asked, timeout=window + PATIENCE) as answer:
-            return msgspec.json.decode(answer.read(), type=Explained).evidence
+            return msgspec.json.decode(answer.read(), type=Evidence)
     except urllib.error.HTTPError as error:
         body = error.read(2000).decode(errors="replace")
         raise QuireError(f"{base} answered {error.code}: {body}") from None

@@ -24,21 +24,14 @@ LONGEST_WINDOW = 60.0
 class ExplainQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Attributes:
     window: seconds.
-    evidence: answer with all that the report rests on, too.
+    evidence: answer with what a report rests on; the client explains it.
     """
 
     window: Annotated[float, msgspec.Meta(ge=0.1, le=LONGEST_WINDOW)] = WINDOW
     evidence: bool = False
 
 
-class Explained(msgspec.Struct):
-    """With `?evidence=true`: the report and its evidence."""
-
-    report: Report
-    evidence: Evidence
-
-
-@contract(query=ExplainQuery, answer=(Report, Explained), errors=OF_ENGINE)
+@contract(query=ExplainQuery, answer=(Report, Evidence), errors=OF_ENGINE)
 async def explain_engine(request: Request) -> Response:
     """Watch the engine for `?window=` seconds, and report where its time goes."""
     from quire.server.monitoring import watch  # half of a room, which a start does not wait for
@@ -53,5 +46,4 @@ async def explain_engine(request: Request) -> Response:
             return await watch.watch(engine, query.window, tls=request.url.scheme == "https")
 
     evidence = await while_connected(in_turn(), request.receive)
-    report = await watch.report_on(evidence)
-    return json_response(Explained(report, evidence) if query.evidence else report)
+    return json_response(evidence if query.evidence else await watch.report_on(evidence))
