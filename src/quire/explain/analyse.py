@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
@@ -30,8 +31,15 @@ SAME = 1e-3
 """A finding whose share differs less from its first change's saving is worth what that saves."""
 
 
-Predict = Callable[[Change], float | None]
-"""Returns a change's gain; None if it is unknown."""
+class Predicted(NamedTuple):
+    """A change's gain, and half of its range relative to it."""
+
+    gain: float
+    uncertainty: float
+
+
+Predict = Callable[[Change], Predicted | None]
+"""Returns what a change gains; None if it is unknown."""
 
 
 def explain(evidence: Evidence, simulation: Callable[[Case], Predict] | None = None) -> Report:
@@ -87,9 +95,11 @@ def _simulated(suspect: Suspect, predict: Predict) -> Suspect:
     """Return the suspect with simulated gains, and the share that the first one saves."""
     changes = []
     for change in suspect.changes:
-        gain = predict(change) if schedules(change) else None
-        known = {} if gain is None else {"estimated_gain": gain, "simulated": True}
-        changes.append(msgspec.structs.replace(change, **known))
+        if schedules(change) and (found := predict(change)) is not None:
+            change = msgspec.structs.replace(
+                change, estimated_gain=found.gain, uncertainty=found.uncertainty, simulated=True
+            )
+        changes.append(change)
     finding, kind = suspect.finding, suspect.kind
     if changes and changes[0].simulated:
         estimated = saving(suspect.changes[0].estimated_gain)

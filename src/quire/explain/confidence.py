@@ -61,11 +61,11 @@ def _ranged(change: Change, case: Case, error: float, apart: float) -> Change:
     gain = min(change.estimated_gain, case.most_gain(change.metric))
     error += case.waited / 2  # others may come and go
     if change.fields and change.metric == THROUGHPUT:
-        gain = case.within_cores(gain, queues=not change.simulated)
+        gain = case.within_cores(gain, simulated=change.simulated)
     # If a share s of the time is saved, an error of s is 1 / (1 - s) times as large in the gain.
     of_model = error if change.simulated else error * (1.0 + gain)
     of_steps = max(1, case.window.steps) ** -0.5
-    uncertainty = min(1.0, math.hypot(of_model, of_steps, apart))
+    uncertainty = min(1.0, math.hypot(of_model, of_steps, apart, change.uncertainty))
     least = uncertainty > WIDE
     if least:
         gain /= 1.0 + uncertainty

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property, lru_cache
-from math import ceil
+from math import ceil, prod
 from typing import NamedTuple
 
 from quire.core.config import EngineConfig
@@ -71,7 +71,11 @@ class Serving(NamedTuple):
 
 
 class Estimator:
-    """Predicts other configurations of the observed engine."""
+    """Predicts other configurations of the observed engine.
+
+    A window whose steps have few sizes cannot tell what made them slow. So there are two fits: all
+    was slow alike, or each step had an overhead (`step_mix.reached`). Ratios are means of both.
+    """
 
     def __init__(self, evidence: Evidence) -> None:
         self._e = evidence
@@ -79,9 +83,9 @@ class Estimator:
         self._config = evidence.config
         self._mix = StepMix(self._window, self._config.block_size)
         self._steps = self._mix.steps
-        self._reached = Reached()
-        self._cost = self._uncalibrated = self._cost_of()
-        self._calibrate()
+        self._uncalibrated = self._cost_of(Reached())
+        self._fits = self._calibrated()
+        self._cost = self._cost_of(self._fits[0])
 
     @property
     def measured(self) -> bool:
@@ -96,8 +100,12 @@ class Estimator:
         """Return the model's time with these configuration fields, relative to without."""
         if not self._steps:
             return 1.0
-        changed = self._cost_of(None, **changes)
-        return self._seconds(changed, self._steps) / self._seconds(self._cost, self._steps)
+        ratios = [
+            self._seconds(self._cost_of(fit, **changes), self._steps)
+            / self._seconds(self._cost_of(fit), self._steps)
+            for fit in self._fits
+        ]
+        return prod(ratios) ** (1.0 / len(ratios))
 
     def threads_ratio(self, before: float, after: float) -> float:
         """Return the model's time with `after` threads, relative to `before` threads.
@@ -106,30 +114,44 @@ class Estimator:
         """
         if not self._steps:
             return 1.0
-        first, second = (self._seconds(self._cost_of(n), self._steps) for n in (before, after))
+        first, second = (
+            self._seconds(self._cost_of(self._fits[0], n), self._steps) for n in (before, after)
+        )
         ratio = second / first
         return 1.0 - THREADING * (1.0 - ratio) if after > before else ratio
 
-    def serving(self) -> Serving | None:
-        """Return what the core's work costs; None without steps."""
+    def serving(self) -> list[Serving]:
+        """Return what the core's work costs by each fit; empty without steps.
+
+        Sampling takes a fixed time, about that of preparing a step, and more if rows are drawn.
+        """
         w, steps = self._window, self._steps
-        if not steps or not w.steps:
-            return None
+        if not steps:
+            return []
         rest = max(0.0, 1.0 - w.share("model", "idle")) * w.seconds
-        usual = rest / sum(s.count * (1.0 + ROW * s.seqs + s.prompts) for s in steps)
+        drawing = max(0.0, w.parts.get("sample", 0.0) - w.parts.get("prepare", 0.0))
+        drawing = min(drawing, rest) / sum(s.count * s.seqs for s in steps)
+        usual = rest - sum(s.count * drawing * s.seqs for s in steps)
+        usual /= sum(s.count * (1.0 + ROW * s.seqs + s.prompts) for s in steps)
+        each_row = ROW * usual + drawing
+        columns = [[usual, each_row * s.seqs, usual * s.prompts] for s in steps]
         seconds = w.step_rest
         if len(seconds) != len(steps) or not sum(seconds):
-            seconds = [s.count * (1.0 + ROW * s.seqs + s.prompts) for s in steps]
-        scale = rest / sum(seconds)
-        columns = [[usual, ROW * usual * s.seqs, usual * s.prompts] for s in steps]
+            seconds = [s.count * sum(column) for s, column in zip(steps, columns, strict=True)]
+        scale = rest / max(1e-9, sum(seconds))
         each = [scale * t / s.count for s, t in zip(steps, seconds, strict=True)]
         step, row, prompt = fitted(columns, each, [s.count for s in steps])
-        cost = replace(
-            self._cost,
-            overhead_seconds=self._cost.overhead_seconds + usual * step,
-            seq_overhead_seconds=self._cost.seq_overhead_seconds + ROW * usual * row,
-        )
-        return Serving(cost, usual * prompt)
+        return [
+            Serving(
+                replace(
+                    cost,
+                    overhead_seconds=cost.overhead_seconds + usual * step,
+                    seq_overhead_seconds=cost.seq_overhead_seconds + each_row * row,
+                ),
+                usual * prompt,
+            )
+            for cost in map(self._cost_of, self._fits)
+        ]
 
     def step_seconds(self, tokens: float) -> float:
         """Return the model's time for one step of the running sequences with `tokens` rows."""
@@ -147,11 +169,7 @@ class Estimator:
             return 1.0
         limits = self._e.limits
         usual_shares = OF_KERNELS if limits is not None and limits.reads else USUAL
-        seen, self._reached = self._reached, usual_shares
-        try:
-            usual = self._seconds(self._cost_of(threads, **changes), self._steps)
-        finally:
-            self._reached = seen
+        usual = self._seconds(self._cost_of(usual_shares, threads, **changes), self._steps)
         return min(1.0, max(usual, self._calls() * OP_SECONDS) / observed)
 
     def _calls(self) -> float:
@@ -186,8 +204,7 @@ class Estimator:
         at_once = min(LONG_CHUNK, self._mix.own * (self._window.running + self._window.waiting))
         if not tokens or budget >= at_once:
             return 0.0
-        whole = self.serving()  # each step has the core's other work, too
-        cost = self._cost if whole is None else whole.cost
+        cost = self.serving()[0].cost  # each step has the core's other work, too
         after = self._seconds(cost, [self._mix.of_size(1, at_once)]) * tokens / at_once
         saved = self._seconds(cost, full) - after
         return min(1.0 - self._window.share("idle"), max(0.0, saved / self._window.seconds))
@@ -213,11 +230,11 @@ class Estimator:
             "compute": replace(cost, bytes_per_second=endless, kv_bytes_per_second=endless),
         }
 
-    def _calibrate(self) -> None:
-        """Fit the rates and overheads of the steps to their measured times."""
+    def _calibrated(self) -> list[Reached]:
+        """Return the rates and overheads of the steps, fitted to their measured times."""
         w, steps = self._window, self._steps
         if not steps or w.parts.get("model", 0.0) <= 0.0:
-            return
+            return [Reached()]
         step = self._calls() / max(1, w.steps) * OP_SECONDS
         row = ROW * step
         parts = [s.parts(self._uncalibrated) for s in steps]
@@ -231,8 +248,7 @@ class Estimator:
             for s, p, t in zip(steps, parts, seconds, strict=True)
             if t > 0.0
         ]
-        self._reached = reached(buckets, step, row)
-        self._cost = self._cost_of()
+        return [reached(buckets, step, row, alike=alike) for alike in (True, False)]
 
     def batch_gain(self, seqs: float, recomputed: float = 0.0) -> float:
         """Return the gain in tokens/s if `seqs` sequences ran at once.
@@ -286,13 +302,15 @@ class Estimator:
         ]
         return self.prompt_share * (1.0 - seconds[1] / seconds[0]) if seconds[0] else 0.0
 
-    def _cost_of(self, threads: float | None = None, **changes: object) -> RooflineCost:
+    def _cost_of(
+        self, at: Reached, threads: float | None = None, /, **changes: object
+    ) -> RooflineCost:
         config, work = _work(_Same(self._config), tuple(changes.items()))
-        hardware = self._hardware(config.num_threads if threads is None else threads)
+        hardware = self._hardware(at, config.num_threads if threads is None else threads)
         return at_rates(work, config, hardware)
 
-    def _hardware(self, threads: float) -> HardwareProfile:
-        limits, at = self._e.limits, self._reached
+    def _hardware(self, at: Reached, threads: float) -> HardwareProfile:
+        limits = self._e.limits
         known = cautious_cpu(ceil(threads), 0) if limits is None else profile_of(limits, threads)
         had = threads / ceil(threads) if limits is None else 1.0
         return replace(

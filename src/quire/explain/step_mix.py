@@ -128,14 +128,15 @@ class Bucket:
     seconds: float
 
 
-def reached(buckets: Sequence[Bucket], step: float, row: float) -> Reached:
+def reached(buckets: Sequence[Bucket], step: float, row: float, *, alike: bool = True) -> Reached:
     """Return the rates and overheads that predict the measured times best.
 
     Few sizes cannot tell five unknowns apart. So the fit prefers the measured limits and the given
-    overheads, all slowed down alike.
+    overheads.
 
     Args:
         step, row: usual overhead of a step and of a sequence, in seconds.
+        alike: slow steps prefer to have all of these slowed alike, else the step's overhead alone.
     """
     seen, counts = ([getattr(b, name) for b in buckets] for name in ("seconds", "count"))
     others = [b.parts.states + b.parts.pairs + b.parts.others for b in buckets]
@@ -147,7 +148,8 @@ def reached(buckets: Sequence[Bucket], step: float, row: float) -> Reached:
             for b in buckets
         ]
         columns = list(zip(linear, *fixed, strict=True))
-        times, error = _solve(columns, seen, counts, (TRUST, TRUST, VAGUE, VAGUE))
+        usual = _slowed(columns, seen, counts, None if alike else 2)
+        times, error = _solve(columns, seen, counts, (TRUST, TRUST, VAGUE, VAGUE), usual)
         error += TRUST * math.log(ratio) ** 2
         if error < least:
             least = error
@@ -168,7 +170,31 @@ def fitted(
         columns: usual parts of each time, [times][parts].
         counts: how often each time was seen.
     """
-    return _solve(columns, seen, counts, [VAGUE] * len(columns[0]))[0]
+    usual = _slowed(columns, seen, counts)
+    return _solve(columns, seen, counts, [VAGUE] * len(columns[0]), usual)[0]
+
+
+def _slowed(
+    columns: Sequence[Sequence[float]],
+    seen: Sequence[float],
+    counts: Sequence[int],
+    alone: int | None = None,
+) -> list[float]:
+    """Return factors of the columns with which they add up to what was seen, all alike.
+
+    Args:
+        alone: of this column alone, if the times are longer than predicted.
+    """
+    total, *parts = (
+        sum(n * one for n, one in zip(counts, times, strict=True))
+        for times in (seen, *zip(*columns, strict=True))
+    )
+    alike = max(total, 1e-9) / max(1e-9, sum(parts))
+    if alone is None or alike <= 1.0 or not parts[alone] > 0.0:
+        return [alike] * len(parts)
+    factors = [1.0] * len(parts)
+    factors[alone] += (total - sum(parts)) / parts[alone]
+    return factors
 
 
 def _solve(
@@ -176,18 +202,17 @@ def _solve(
     seen: Sequence[float],
     counts: Sequence[int],
     trust: Sequence[float],
+    usual: Sequence[float],
 ) -> tuple[list[float], float]:
     """Return the factors of `fitted`, and their error.
 
     Args:
-        trust: weight of each factor's usual value.
+        trust: weight of each factor's `usual` value.
     """
     times = [max(one, 1e-9) for one in seen]
     total = sum(n * one for n, one in zip(counts, times, strict=True))
     # Relative errors, weighted by the steps' share of the time: the square of 1 / time.
     weights = [n / (total * one) for n, one in zip(counts, times, strict=True)]
-    predicted = sum(n * sum(row) for n, row in zip(counts, columns, strict=True))
-    usual = total / max(1e-9, predicted)  # how much slower all steps were
     numbers = range(len(trust))
     matrix = [
         [sum(w * row[i] * row[j] for w, row in zip(weights, columns, strict=True)) for j in numbers]
@@ -195,11 +220,11 @@ def _solve(
     ]
     wanted = [
         sum(w * t * row[i] for w, t, row in zip(weights, times, columns, strict=True))
-        + trust[i] / usual
+        + trust[i] / usual[i]
         for i in numbers
     ]
     for i in numbers:
-        matrix[i][i] += trust[i] / usual**2
+        matrix[i][i] += trust[i] / usual[i] ** 2
     free, found = list(numbers), [0.0] * len(trust)
     while free:
         part = _solution([[matrix[i][j] for j in free] for i in free], [wanted[i] for i in free])
@@ -209,7 +234,7 @@ def _solve(
         if min(part) >= 0.0:
             break
         del free[part.index(min(part))]
-    error = sum(t * (x / usual - 1.0) ** 2 for t, x in zip(trust, found, strict=True))
+    error = sum(t * (x / u - 1.0) ** 2 for t, x, u in zip(trust, found, usual, strict=True))
     for w, one, row in zip(weights, times, columns, strict=True):
         error += w * (sum(x * y for x, y in zip(row, found, strict=True)) - one) ** 2
     return found, error

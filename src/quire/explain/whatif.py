@@ -7,6 +7,7 @@ its own process neither waits nor imports the scheduler.
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ import msgspec
 import numpy as np
 
 from quire.core.config import STEP_TOKENS, EngineConfig, TierConfig
-from quire.explain.analyse import explain
+from quire.explain.analyse import Predicted, explain
 from quire.explain.causes.case import CACHING, Case
 from quire.explain.evidence import Evidence
 from quire.explain.report import ITL, Change, Report
@@ -41,6 +42,8 @@ ALIKE = 1.5
 CLOSED = 0.75
 """If the mean number of sequences in flight is at least this share of the maximum, each client
 sends its next request when it has an answer. Else requests come at their times."""
+STEPS_PER_REQUEST = 8
+"""Steps whose outputs take the event loop as long as reading and checking a request."""
 IDLE = 0.1
 """Without these counts, clients do that if the engine idles less."""
 
@@ -74,16 +77,16 @@ class Replay:
         self._config = replace(
             case.evidence.config, tiers=TierConfig(), lora=None, num_blocks=case.window.kv_blocks
         )
-        serving = case.estimate.serving()
-        self._stage = serving and ModelledStage(
-            serving.cost, request_seconds=serving.request_seconds
-        )
-        self._known: dict[bool, _Speed] = {}
+        self._stages = [
+            ModelledStage(fit.cost, request_seconds=fit.request_seconds)
+            for fit in case.estimate.serving()
+        ]
+        self._known: dict[tuple[bool, int], _Speed] = {}
 
-    def gain(self, change: Change) -> float | None:
+    def gain(self, change: Change) -> Predicted | None:
         """Return the simulated gain of a change of scheduling; None if it cannot be simulated."""
         window, config = self._window, self._config
-        if config.pooling or config.scheduler.speculative or self._stage is None:
+        if config.pooling or config.scheduler.speculative or not self._stages:
             return None
         if len(window.arrivals) < LEAST_REQUESTS:
             return None
@@ -97,14 +100,23 @@ class Replay:
                 return None
             if _steps(setting, window.running) > LONGEST:
                 return None
-        cached = bool(change.fields.keys() & CACHING)
-        if cached not in self._known:
-            self._known[cached] = self._run(now)
-        before, after, seen = self._known[cached], self._run(then), window.output_tok_s
+        ratios = [self._ratio(now, then, change, fit) for fit in range(len(self._stages))]
+        known = [ratio for ratio in ratios if ratio is not None]
+        if len(known) < len(ratios):
+            return None
+        middle = math.prod(known) ** (1.0 / len(known))
+        gain = max(0.0, middle - 1.0)
+        return Predicted(gain, (max(known) - min(known)) / 2.0 / gain if gain else 0.0)
+
+    def _ratio(self, now: _Setting, then: _Setting, change: Change, fit: int) -> float | None:
+        """Return the speed after a change relative to before; None if that is unlike the window."""
+        key = bool(change.fields.keys() & CACHING), fit
+        if key not in self._known:
+            self._known[key] = self._run(now, fit)
+        before, after, seen = self._known[key], self._run(then, fit), self._window.output_tok_s
         if not seen / ALIKE < before.tokens < seen * ALIKE or not min(*before, *after) > 0.0:
             return None
-        ratio = before.gap / after.gap if change.metric == ITL else after.tokens / before.tokens
-        return max(0.0, ratio - 1.0)
+        return before.gap / after.gap if change.metric == ITL else after.tokens / before.tokens
 
     def _settings(self, fields: dict[str, Any]) -> tuple[_Setting, _Setting]:
         """Return the engine as it is, and with fields of `EngineArgs` changed."""
@@ -142,9 +154,10 @@ class Replay:
         clients = self._clients()
         each = sum(r.sequences for r in w.arrivals) / len(w.arrivals)
         sequences = max(1, w.requests) * each  # the load has one request for each
+        handled = sequences + w.steps / STEPS_PER_REQUEST
         away = 0.0 if clients is None else max(0.0, clients - w.in_flight) * w.seconds
         return Front(
-            request_seconds=w.parts.get("http", 0.0) / sequences,
+            request_seconds=w.parts.get("http", 0.0) / handled,
             tokenizers=max(1, args.tokenizer_pool_size),
             tokenizer_seconds=w.parts.get("tokenize", 0.0) / sequences,
             client_seconds=away / sequences if w.most_in_flight else 0.0,
@@ -180,10 +193,9 @@ class Replay:
             prefix_lens=shared,
         )
 
-    def _run(self, setting: _Setting) -> _Speed:
-        assert self._stage is not None
+    def _run(self, setting: _Setting, fit: int) -> _Speed:
         config = setting.config
-        replica = Replica(config, config.num_blocks or 1, [self._stage])
+        replica = Replica(config, config.num_blocks or 1, [self._stages[fit]])
         outcome = simulate(
             setting.load, [replica], num_clients=setting.clients, front=setting.front
         )

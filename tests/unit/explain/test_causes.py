@@ -8,7 +8,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from quire.explain.analyse import explain
+from quire.explain.analyse import Predicted, explain
 from quire.explain.causes import CAUSES
 from quire.explain.evidence import Evidence
 from quire.explain.host import HostUse, Worker
@@ -26,7 +26,8 @@ PROMPTS: dict[str, Any] = {
 
 
 GAINS_NO_SPEED = {
-    "adapter_seats", "cpu_quota", "failed_writes", "open_files", "refused_requests",
+    "adapter_seats", "cpu_quota", "needless_ranks", "failed_writes", "open_files",
+    "refused_requests",
 }  # fmt: skip
 """Causes whose change has no figure: it ends errors, or the window cannot tell its gain."""
 
@@ -204,11 +205,11 @@ def test_requests_that_wait_longer_than_they_run_prove_a_cause() -> None:
     seat = healthy(args={"max_num_seqs": 1}, **crowd)
     blocks = healthy(args={"num_gpu_blocks_override": 200}, kv_share=0.5, kv_peak=0.95, **crowd)
     for evidence, cause in ((seat, "queueing"), (blocks, "kv_cache_too_small")):
-        report = explain(evidence, lambda _: lambda _: 0.0)
+        report = explain(evidence, lambda _: lambda _: Predicted(0.0, 0.0))
         assert report.verdict.cause == cause
         assert report.changes[0].estimated_gain == 0.0
     served = healthy(args={"max_num_seqs": 16}, **crowd | {"running": 16.0, "demand": 19})
-    assert not explain(served, lambda _: lambda _: 0.0).verdict.fault
+    assert not explain(served, lambda _: lambda _: Predicted(0.0, 0.0)).verdict.fault
 
 
 def test_the_core_alone_may_have_one_cpu() -> None:

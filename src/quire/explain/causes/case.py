@@ -175,27 +175,33 @@ class Case:
         least = max(1.0 / (w.computed_tokens + 2), self.estimate.needed_share())
         return gain_of(1.0 - least)
 
-    def within_cores(self, gain: float, *, queues: bool = True) -> float:
-        """Return at most the gain that the cores allow: what remains of the model needs them, and
-        so do the rest of the core's work, the front end and clients on this machine.
+    def within_cores(self, gain: float, *, simulated: bool = False) -> float:
+        """Return at most the gain that the cores allow: what remains of the core's work needs them,
+        and so do the front end and clients on this machine.
 
         Args:
-            queues: requests wait for each other at these places, which a replay knows.
+            simulated: a replay knows the queues, and that fewer steps are less of all of the
+                core's work. Else a change saves the model's time alone.
         """
         w, e = self.window, self.evidence
         if e.offline or self.on_device or len(e.args.replicas) > 1:
             return gain
         idle = w.share("idle")
-        model = max(0.0, self.model - max(0.0, saving(gain) - idle))
-        others = w.share(*CORE, *FRONT) - self.model - idle
-        others += 0.0 if e.host is None else e.host.clients
+        saved = max(0.0, saving(gain) - idle)
         threads = min(e.config.num_threads, e.cores)
-        now, after = (max(threads * share + others, 1e-9) for share in (self.model, model))
+        core = max(1e-9, w.share(*CORE) - idle)
+        rest = max(0.0, core - self.model)  # in one thread
+        others = w.share(*FRONT) + (0.0 if e.host is None else e.host.clients)
+        now = max(threads * self.model + rest + others, 1e-9)
+        if simulated:
+            after = (threads * self.model + rest) * max(0.0, 1.0 - saved / core)
+        else:
+            after = threads * max(0.0, self.model - saved) + rest
         clients = max(1.0, w.running + w.waiting)
         # A change that only fills idle time leaves the queues as they are.
-        turns = TURNS if queues and saving(gain) > idle else 0.0
+        turns = 0.0 if simulated or not saved else TURNS
         kept = e.cores * clients / (clients + turns)
-        return min(gain, max(kept, now) / after - 1.0)
+        return min(gain, max(kept, now) / max(after + others, 1e-9) - 1.0)
 
     def usual(self, threads: float | None = None, **changes: object) -> float:
         """Return the usual time of the model with these configuration fields and native kernels.

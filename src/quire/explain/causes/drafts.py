@@ -18,8 +18,10 @@ def poor_drafts(case: Case) -> Suspect | None:
     tokens = 1.0 + w.accepted_tokens / w.drafted_passes
     drafts = w.draft_tokens / steps
     host = max(0.0, w.seconds * (1.0 - w.share("model", "idle")) - w.draft_seconds) / w.steps
-    with_drafts = case.estimate.step_seconds(rows + drafts) + host + w.draft_seconds / steps
     without = case.estimate.step_seconds(rows) + host
+    # What the window leaves for passes with drafts; the fit may miss these few large steps.
+    decoding = (1.0 - w.share("idle") - case.estimate.prompt_share) * w.seconds
+    with_drafts = max(0.0, decoding - max(0.0, w.steps - steps) * without) / steps
     saved = steps * (with_drafts - tokens * without) / w.seconds
     few = w.accepted_tokens <= FEW_ACCEPTED * w.draft_tokens and drafts >= 2.0 * rows
     if few:  # counts prove it, whatever a busy machine makes of the times
