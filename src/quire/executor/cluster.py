@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 
 from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
@@ -30,14 +31,20 @@ from quire.executor.joining import (
 )
 from quire.executor.placement import Placement
 from quire.models.weights.shares import shared_config, worker_grid
-from quire.parallel.handshake import Arrival, Doorman, HandshakeError, send_frame
+from quire.parallel.handshake import (
+    Arrival,
+    Doorman,
+    HandshakeError,
+    Reminder,
+    at,
+    send_frame,
+)
 from quire.parallel.heartbeat import has_ended, wait_for_loss
 
 logger = logging.getLogger(__name__)
 
 JOIN_SECONDS = 300.0
 """How long node 0 waits for the others, and they for it."""
-REMIND_SECONDS = 10.0
 
 
 class Cluster:
@@ -149,40 +156,33 @@ class _Gathering:
         self._grid = worker_grid(config)
         self._attempt = os.urandom(8).hex()
         self._deadline = time.monotonic() + JOIN_SECONDS
+        self._reminder = Reminder()
         try:
             self._doorman = Doorman(where.master_addr, where.master_port, key)
         except OSError as error:
             raise ConfigError(
-                f"Node 0 cannot listen at {where.master_addr}:{where.master_port}: {error}.",
+                f"Node 0 cannot listen at {at((where.master_addr, where.master_port))}: {error}.",
                 fix="Set --master-addr to an address of this machine, and --master-port to a free "
                 "port.",
                 param="master_addr",
             ) from None
         self.connections: dict[int, socket.socket] = {}
+        self._joins: dict[int, Join] = {}
         self._hosts: dict[int, str] = {}
 
     def joins(self) -> dict[int, Join]:
         """Wait for all machines; answer them."""
-        found: dict[int, Join] = {}
-        while missing := [
-            node
-            for node in range(1, self._grid.nodes)
-            if node not in found or has_ended(self.connections[node])
-        ]:
+        while missing := [node for node in range(1, self._grid.nodes) if not self._is_there(node)]:
             message, arrival = self._next(
                 f"node {', '.join(map(str, missing))} of {self._grid.nodes}"
             )
             if not isinstance(message, Join):
                 arrival.connection.close()
                 continue
-            why = refusal(self._own, message)
-            if why is not None:
-                _refuse(arrival, why)
-                continue
             if message.node in self.connections:  # it lost the earlier connection
                 self.connections[message.node].close()
             logger.info("node %d has joined from %s", message.node, arrival.host)
-            found[message.node] = message
+            self._joins[message.node] = message
             self.connections[message.node], self._hosts[message.node] = arrival[0], arrival.host
         for node, connection in self.connections.items():
             port = self._where.master_port + node - 1
@@ -191,7 +191,18 @@ class _Gathering:
             connection.settimeout(None)
             with contextlib.suppress(OSError):  # its end is noticed in `attached`
                 send_frame(connection, encode(Welcome(self._attempt, before, config)))
-        return found
+        return self._joins
+
+    def _is_there(self, node: int) -> bool:
+        return node in self.connections and not has_ended(self.connections[node])
+
+    def _refusal(self, join: Join) -> str | None:
+        """Return why a machine cannot have this rank in this engine; None if it can."""
+        if (why := refusal(self._own, join)) is not None or not self._is_there(join.node):
+            return why
+        if self._joins[join.node].agent == join.agent:  # only its connection was lost
+            return None
+        return f"node {join.node} is there already, from {self._hosts[join.node]}"
 
     def attached(self) -> tuple[dict[int, int], dict[int, int]]:
         """Wait for the connections of all workers; return descriptors of rows and of lines."""
@@ -228,32 +239,35 @@ class _Gathering:
     def _next(
         self, wanted: str, check: Callable[[], None] = lambda: None
     ) -> tuple[Join | Attach, Arrival]:
-        """Return the next message of a machine with the key.
+        """Return the next message of a machine that belongs to the engine; refuse others.
 
         Args:
             wanted: for the log.
             check: called now and then; may raise.
         """
-        remind = time.monotonic() + REMIND_SECONDS
+        where = at(self._doorman.address)
+        if ip_address(self._doorman.address[0]).is_loopback:
+            where += ", which only this machine reaches (see --master-addr)"
         while (now := time.monotonic()) < self._deadline:
             if self._fails is not None and (failure := self._fails()) is not None:
                 raise failure
             check()
-            arrival = self._doorman.next(min(self._deadline, remind, now + 0.2) - now)
+            if self._reminder.is_due():
+                logger.warning("waiting for %s at %s", wanted, where)
+            arrival = self._doorman.next(min(self._deadline - now, 0.2))
             if arrival is None:
-                if time.monotonic() >= remind:
-                    host, port = self._doorman.address
-                    logger.warning("waiting at %s:%d for %s", host, port, wanted)
-                    remind += REMIND_SECONDS
-            elif isinstance(arrival, HandshakeError):
+                continue
+            if isinstance(arrival, HandshakeError):
                 logger.warning("%s", arrival)
-            else:
-                try:
-                    message = offer_of(arrival.frame)
-                except HandshakeError as error:
-                    _refuse(arrival, str(error))
-                else:
-                    return message, arrival
+                continue
+            try:
+                message = offer_of(arrival.frame)
+                why = self._refusal(message) if isinstance(message, Join) else None
+            except HandshakeError as error:
+                why = str(error)
+            if why is None:
+                return message, arrival
+            _refuse(arrival, why)
         raise EngineDeadError(
             f"{wanted} did not connect within {JOIN_SECONDS:.0f} s.",
             fix="Start `quire serve --headless` with the same flags and its --node-rank there; "

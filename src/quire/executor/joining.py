@@ -8,8 +8,11 @@ node n → node n-1  for each worker of its first stage an Attach; then rows (`p
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
+import select
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -20,8 +23,10 @@ from quire import __version__
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.models.weights.digest import model_digest
-from quire.parallel.handshake import HandshakeError, receive_frame
+from quire.parallel.handshake import HandshakeError, Reminder, receive_frame
 from quire.system import env
+
+logger = logging.getLogger(__name__)
 
 LEAST_KEY = 16
 """Characters of the shortest key."""
@@ -42,12 +47,14 @@ class Join(msgspec.Struct, tag=True, array_like=True):
 
     Attributes:
         model: see `model_digest`.
+        agent: random name of its process: two machines may claim the same rank.
     """
 
     version: str
     node: int
     config: EngineConfig
     model: str
+    agent: str
 
 
 class _Joins(msgspec.Struct, tag="Join", array_like=True):
@@ -127,7 +134,7 @@ def cluster_key() -> bytes:
 
 def own_join(config: EngineConfig, node: int) -> Join:
     """Return what a machine says of itself."""
-    return Join(__version__, node, config, model_digest(config))
+    return Join(__version__, node, config, model_digest(config), os.urandom(8).hex())
 
 
 def refusal(own: Join, other: Join) -> str | None:
@@ -169,21 +176,27 @@ def _compared(own: EngineConfig, other: EngineConfig) -> Iterator[tuple[str, Any
 
 
 def wait_for_reply(connection: socket.socket, seconds: float) -> Welcome:
-    """Return node 0's reply to a `Join`.
+    """Return node 0's reply to a `Join`, which comes once all machines have joined.
 
     Raises:
         ConfigError: it refuses this machine.
         OSError: it ended, or did not reply in time.
     """
-    connection.settimeout(seconds)
+    end, reminder = time.monotonic() + seconds, Reminder()
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    while not poll.poll(200) and time.monotonic() < end:
+        if reminder.is_due():
+            logger.warning("waiting for node 0, which waits for other machines")
     try:
-        reply = reply_of(receive_frame(connection))
+        reply = reply_of(receive_frame(connection, end))
     except HandshakeError as error:
         raise ConnectionError(str(error)) from None
     if isinstance(reply, Refused):
         raise ConfigError(
             f"Node 0 refuses this machine: {reply.why}.",
-            fix="Start all machines with the same Quire, model, flags and key.",
+            fix="Start all machines with the same Quire, model, flags and key, and each with its "
+            "own --node-rank.",
             param="node_rank",
         )
     return reply

@@ -10,10 +10,11 @@ import logging
 import os
 import socket
 import time
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
 from itertools import count
 
-from quire.core.config import ClusterConfig, EngineConfig
+from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
 from quire.executor.cluster import JOIN_SECONDS, with_shutdown
 from quire.executor.crew import Crew, node_ends, rank_cpus
@@ -29,7 +30,14 @@ from quire.executor.joining import (
 )
 from quire.executor.peers import shared_bytes
 from quire.models.weights.shares import worker_grid
-from quire.parallel.handshake import Arrival, Doorman, HandshakeError, dial
+from quire.parallel.handshake import (
+    Arrival,
+    Doorman,
+    HandshakeError,
+    Reminder,
+    at,
+    dial,
+)
 from quire.parallel.heartbeat import has_ended, wait_for_loss
 from quire.parallel.shared_memory import anonymous_file
 
@@ -68,14 +76,14 @@ class Machine:
         self._grid = worker_grid(config)
         self._workers = self._grid.workers_of(node)
         self._cluster = config.cluster
-        self._name = f"node 0 at {config.cluster.master_addr}:{config.cluster.master_port}"
+        self._master = config.cluster.master_addr, config.cluster.master_port
+        self._name = f"node 0 at {at(self._master)}"
 
     def lend(self) -> None:
         """Join one core, and compute until it ends."""
         deadline = time.monotonic() + JOIN_SECONDS
         logger.info("waiting for %s", self._name)
-        where = self._cluster.master_addr, self._cluster.master_port
-        connection = self._dial(where, self._join, deadline)
+        connection = self._dial(self._master, self._join, deadline)
         try:
             welcome = wait_for_reply(connection, JOIN_SECONDS)
             self._work(connection, welcome, deadline)
@@ -85,10 +93,14 @@ class Machine:
             with_shutdown(connection)
 
     def _dial(
-        self, where: tuple[str, int], message: Join | Attach, deadline: float
+        self,
+        where: tuple[str, int],
+        message: Join | Attach,
+        deadline: float,
+        check: Callable[[], None] = lambda: None,
     ) -> socket.socket:
         try:
-            return dial(where, self._key, encode(message), deadline)
+            return dial(where, self._key, encode(message), deadline, check)
         except HandshakeError as error:
             raise ConfigError(
                 f"{error}: it cannot be a machine of this engine.",
@@ -96,8 +108,9 @@ class Machine:
                 param="QUIRE_CLUSTER_KEY",
             ) from None
         except TimeoutError as error:
+            name = self._name if where == self._master else f"node {self._join.node - 1}"
             raise EngineDeadError(
-                f"{self._name} did not answer within {JOIN_SECONDS:.0f} s: {error}.",
+                f"{name} did not answer within {JOIN_SECONDS:.0f} s: {error}.",
                 fix="Start `quire serve` there, and check --master-addr and firewalls.",
             ) from None
 
@@ -120,17 +133,17 @@ class Machine:
         self, crew: Crew, memory: int, node_0: socket.socket, welcome: Welcome, deadline: float
     ) -> None:
         """Connect each worker and start its process; no end stays open here."""
-        master = self._cluster.master_addr, self._cluster.master_port
         first = self._workers[: self._grid.ranks]
         with ExitStack() as held:
 
             def attached(worker: int, where: tuple[str, int], *, rows: bool) -> int:
-                connection = self._dial(where, Attach(welcome.attempt, worker, rows), deadline)
+                message = Attach(welcome.attempt, worker, rows)
+                connection = self._dial(where, message, deadline, lambda: _check(node_0))
                 connection.settimeout(None)
                 return held.enter_context(connection).fileno()
 
-            lines = {worker: attached(worker, master, rows=False) for worker in self._workers}
-            where = welcome.before or master
+            lines = {worker: attached(worker, self._master, rows=False) for worker in self._workers}
+            where = welcome.before or self._master
             before = {worker: attached(worker, where, rows=True) for worker in first}
             behind: dict[int, int] = {}
             if self._join.node + 1 < self._grid.nodes:
@@ -155,10 +168,12 @@ class Machine:
         following = self._join.node + 1
         missing = {*self._grid.workers_of(following)[: self._grid.ranks]}
         found: dict[int, socket.socket] = {}
-        with closing(self._listen()) as doorman:
+        reminder = Reminder()
+        with closing(self._listen(node_0)) as doorman:
             while missing:
-                if has_ended(node_0):
-                    raise ConnectionError("its connection was closed")
+                if reminder.is_due():
+                    logger.warning("waiting for node %d at %s", following, at(doorman.address))
+                _check(node_0)
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"node {following} did not connect")
                 arrival = doorman.next(LOOK_SECONDS)
@@ -166,7 +181,9 @@ class Machine:
                     if arrival is not None:
                         logger.warning("%s", arrival)
                     continue
-                message = offer_of(arrival.frame)
+                message: Join | Attach | None = None
+                with suppress(HandshakeError):
+                    message = offer_of(arrival.frame)
                 if (
                     not isinstance(message, Attach)
                     or message.attempt != welcome.attempt
@@ -180,26 +197,24 @@ class Machine:
                 found[own] = held.enter_context(arrival.connection)
         return found
 
-    def _listen(self) -> Doorman:
-        """Listen for the next machine."""
-        host, port = own_host(self._cluster), self._cluster.master_port + self._join.node
+    def _listen(self, node_0: socket.socket) -> Doorman:
+        """Listen for the next machine, at the address that node 0 knows."""
+        where = node_0.getsockname()[0], self._cluster.master_port + self._join.node
         try:
-            return Doorman(host, port, self._key)
+            return Doorman(*where, self._key)
         except OSError as error:
             raise ConfigError(
-                f"Node {self._join.node} cannot listen at {host}:{port}: {error}.",
+                f"Node {self._join.node} cannot listen at {at(where)}: {error}.",
                 fix="Set a --master-port so that it and the next ones are free, one for each node.",
                 param="master_port",
             ) from None
 
 
+def _check(node_0: socket.socket) -> None:
+    """Raise `ConnectionError` if the core that this machine has joined is gone."""
+    if has_ended(node_0):
+        raise ConnectionError("its connection was closed")
+
+
 def _write(wake: int) -> None:
     os.write(wake, b"1")
-
-
-def own_host(cluster: ClusterConfig) -> str:
-    """Return this machine's address in the network of node 0."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((cluster.master_addr, cluster.master_port))
-        host: str = probe.getsockname()[0]
-    return host

@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import logging
 import os
 import queue
 import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from typing import NamedTuple
+
+logger = logging.getLogger(__name__)
 
 MAGIC = b"QUIRE/2\n"
 GREET_SECONDS = 5.0
@@ -30,6 +34,7 @@ MOST_GREETED = 64
 MOST_BYTES = 4 * 2**20
 """Length of the longest frame of a handshake."""
 DIAL_EVERY = 0.1
+REMIND_SECONDS = 10.0
 _NONCE, _PROOF = 32, 32
 _LENGTH = struct.Struct(">I")
 _KEEPALIVE = (
@@ -130,46 +135,77 @@ class Doorman:
             self._slots.release()
 
 
-def dial(address: tuple[str, int], key: bytes, frame: bytes, deadline: float) -> socket.socket:
+class Reminder:
+    """When to log again what this machine still waits for.
+
+    Args:
+        patience: seconds until the first time; None: as between all others.
+    """
+
+    def __init__(self, patience: float | None = None) -> None:
+        self._next = time.monotonic() + (REMIND_SECONDS if patience is None else patience)
+
+    def is_due(self) -> bool:
+        """Return whether it is time; ask often."""
+        if time.monotonic() < self._next:
+            return False
+        self._next += REMIND_SECONDS
+        return True
+
+
+def dial(
+    address: tuple[str, int],
+    key: bytes,
+    frame: bytes,
+    deadline: float,
+    check: Callable[[], None] = lambda: None,
+) -> socket.socket:
     """Return a connection to a `Doorman`, after its key was checked and `frame` was sent.
 
     While nobody listens, it dials again until `deadline`, on the monotonic clock.
+
+    Args:
+        check: called before it dials again; may raise.
 
     Raises:
         HandshakeError: the other end has another key, or is no doorman.
         TimeoutError: nobody answered in time.
     """
+    reminder = Reminder()
     while True:
         try:
-            connection = socket.create_connection(address, timeout=GREET_SECONDS)
-        except OSError as error:
+            return _dial_once(address, key, frame)
+        except OSError as error:  # nobody listens yet, or not any more
             if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"nobody listens at {address[0]}:{address[1]}: {error}"
-                ) from None
+                raise TimeoutError(f"{at(address)} does not answer: {error}") from None
+            check()
+            if reminder.is_due():
+                logger.warning("waiting for %s: %s", at(address), error)
             time.sleep(DIAL_EVERY)
-            continue
-        try:
-            set_options(connection)
-            nonce, end = os.urandom(_NONCE), time.monotonic() + GREET_SECONDS
-            connection.sendall(MAGIC + nonce)
-            other = _first(connection, end)
-            connection.sendall(_proof(key, b"dialler", nonce, other))
-            if not hmac.compare_digest(
-                _exactly(connection, _PROOF, end), _proof(key, b"listener", nonce, other)
-            ):
-                raise HandshakeError(f"{address[0]}:{address[1]} has another key")
-            connection.settimeout(GREET_SECONDS)
-            send_frame(connection, frame)
-        except (OSError, HandshakeError) as error:
-            connection.close()
-            if isinstance(error, HandshakeError):
-                raise
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{address[0]}:{address[1]} does not answer: {error}") from None
-            time.sleep(DIAL_EVERY)  # a listener that is about to close
-        else:
-            return connection
+
+
+def _dial_once(address: tuple[str, int], key: bytes, frame: bytes) -> socket.socket:
+    with contextlib.ExitStack() as held:
+        connection = held.enter_context(socket.create_connection(address, GREET_SECONDS))
+        set_options(connection)
+        nonce, end = os.urandom(_NONCE), time.monotonic() + GREET_SECONDS
+        connection.sendall(MAGIC + nonce)
+        other = _first(connection, end)
+        connection.sendall(_proof(key, b"dialler", nonce, other))
+        if not hmac.compare_digest(
+            _exactly(connection, _PROOF, end), _proof(key, b"listener", nonce, other)
+        ):
+            raise HandshakeError(f"{at(address)} has another key")
+        connection.settimeout(GREET_SECONDS)
+        send_frame(connection, frame)
+        held.pop_all()
+    return connection
+
+
+def at(address: tuple[str, int]) -> str:
+    """Return host and port as users write them."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def send_frame(connection: socket.socket, frame: bytes) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from quire.core.errors import EngineDeadError
 from quire.core.extras import require
-from quire.executor.cluster import JOIN_SECONDS, REMIND_SECONDS
+from quire.executor.cluster import JOIN_SECONDS
+from quire.parallel.handshake import Reminder
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +80,8 @@ class Waiting:
 
     def __init__(self, what: str, why: Callable[[], str]) -> None:
         self._what, self._why = what, why
-        self._began = time.monotonic()
-        self._remind = self._began + _PATIENCE
+        self._end = time.monotonic() + JOIN_SECONDS
+        self._reminder = Reminder(_PATIENCE)
 
     def look(self) -> None:
         """Call this often.
@@ -88,11 +89,9 @@ class Waiting:
         Raises:
             EngineDeadError: it is still missing after `JOIN_SECONDS`.
         """
-        now = time.monotonic()
-        if now > self._remind:
+        if self._reminder.is_due():
             logger.warning("waiting for %s: %s", self._what, self._why())
-            self._remind += REMIND_SECONDS
-        if now > self._began + JOIN_SECONDS:
+        if time.monotonic() > self._end:
             raise EngineDeadError(
                 f"Ray found no {self._what} within {JOIN_SECONDS:.0f} s: {self._why()}",
                 fix="Add machines, stop other work on them, or set a lower --num-threads.",

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import typing
 from functools import cache
+from ipaddress import ip_address
 from typing import Any, Literal
 
 import msgspec
@@ -80,6 +82,9 @@ def check_values(args: EngineArgs) -> None:
     for name in ("download_dir", "kv_offloading_dir"):
         if (folder := getattr(args, name)) is not None:
             expanded(folder, name)
+    if not _is_host(args.master_addr):
+        why = "it must be a host name or an IP address; the port is --master-port."
+        raise value_error(args, "master_addr", why)
     if args.preemption_mode == "swap" and not args.swap_space:
         raise value_error(args, "preemption_mode", "it needs a --swap-space.")
     if args.kv_offloading_dir is not None and args.prefix_caching_hash_algo != "sha256":
@@ -117,6 +122,14 @@ def _check_range(args: EngineArgs, name: str) -> None:
     if name in _SIZES:
         raise value_error(args, name, f"it must be a size in GiB, 0 for none, at most {high}.")
     raise value_error(args, name, f"it must be {bound}.")
+
+
+def _is_host(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return re.fullmatch(r"[\w-]{1,63}(\.[\w-]{1,63})*\.?", text) is not None
+    return True
 
 
 def _is_utf8(text: str) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 import socket
 import threading
 import time
@@ -19,12 +18,12 @@ import quire
 from quire.core.batch import Hops
 from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
-from quire.executor import cluster, joining
+from quire.executor import cluster, joining, node
 from quire.executor.choice import make_executor
 from quire.executor.node import Machine, lend_workers
 from quire.executor.uniproc import UniprocExecutor
 from quire.parallel import handshake
-from quire.parallel.handshake import MAGIC, Arrival, Doorman, HandshakeError, dial
+from quire.parallel.handshake import Arrival, Doorman, dial
 from quire.parallel.stage import FarLink, RowShape, StageFailedError
 from tests.ports import free_port
 from tests.unit.executor.configs import TINY, config
@@ -134,7 +133,7 @@ def refused(whole: EngineConfig, other: EngineConfig, node: int = 1) -> str:
 
 
 def test_a_machine_that_differs_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "REMIND_SECONDS", 0.1)
+    monkeypatch.setattr(handshake, "REMIND_SECONDS", 0.1)
     whole = nodes_config()
     join = joining.own_join(whole, 1)
     for changed, why in (
@@ -165,7 +164,7 @@ def test_a_machine_that_differs_is_refused_by_name(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_machine_with_another_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "REMIND_SECONDS", 0.1)
+    monkeypatch.setattr(handshake, "REMIND_SECONDS", 0.1)
     whole = nodes_config()
     monkeypatch.setenv("QUIRE_CLUSTER_KEY", KEY + "!")
     assert "another key" in refused(whole, whole)
@@ -230,9 +229,52 @@ def test_a_machine_that_has_left_is_awaited_and_then_named() -> None:
         first.close()
 
 
+def test_of_two_machines_with_one_rank_the_second_is_refused() -> None:
+    """The first may come back, and the start goes on."""
+    whole = nodes_config(3)
+    where = whole.cluster.master_addr, whole.cluster.master_port
+
+    def joined(join: joining.Join) -> socket.socket:
+        return dial(where, KEY.encode(), joining.encode(join), time.monotonic() + SECONDS)
+
+    def refusal(join: joining.Join) -> str:
+        with joined(join) as machine, pytest.raises(ConfigError) as refused:
+            joining.wait_for_reply(machine, SECONDS)
+        return str(refused.value)
+
+    one, other, two = (joining.own_join(whole, node) for node in (1, 1, 2))
+    with gathering(whole) as result, joined(one) as first:
+        assert "node 1 is there already, from 127.0.0.1" in refusal(other)
+        with joined(one) as again, joined(two) as second:
+            assert first.recv(1) == b""
+            for machine in (again, second):
+                joining.wait_for_reply(machine, SECONDS)
+            assert "node 1 is there already" in refusal(other)
+            assert "node_rank is 7" in refusal(msgspec.structs.replace(two, node=7))
+            assert not result.done()
+
+
+def test_a_machine_logs_that_it_waits_for_the_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handshake, "REMIND_SECONDS", 0.05)
+    near, far = socket.socketpair()
+    with near, far, pytest.raises(OSError, match="timed out"):
+        joining.wait_for_reply(near, 0.3)
+    assert "waiting for node 0, which waits for other machines" in caplog.text
+    near, far = socket.socketpair()
+    far.close()
+    with near, pytest.raises(ConnectionError, match="was closed"):
+        node._check(near)
+
+
 def test_a_machine_listens_only_until_the_next_one_has_come() -> None:
     """If node 0 ends meanwhile, it does not wait for the next one any longer."""
     whole = nodes_config(3)
+    with suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        whole = dataclasses.replace(
+            whole, cluster=dataclasses.replace(whole.cluster, master_addr="::1")
+        )
     node_0 = Doorman(whole.cluster.master_addr, whole.cluster.master_port, KEY.encode())
     behind = whole.cluster.master_addr, whole.cluster.master_port + 1
     before = {rank.pid for rank in ranks()}
@@ -277,44 +319,6 @@ def test_a_missing_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     executor = make_executor(nodes_config(3))
     with pytest.raises(EngineDeadError, match=r"node 1, 2 of 3 did not connect"):
         executor.start()
-
-
-def test_nothing_that_a_stranger_sends_stops_the_listener() -> None:
-    """Garbage, a silent connection and half a handshake; then a machine with the key comes in."""
-    doorman = Doorman("127.0.0.1", 0, KEY.encode())
-    noise = random.Random(5)
-    silent = socket.create_connection(doorman.address)
-    for number in range(60):
-        size = noise.randrange(200)
-        words = MAGIC * (number % 2) + noise.randbytes(size)
-        with socket.create_connection(doorman.address) as stranger, suppress(OSError):
-            stranger.sendall(words)
-            stranger.shutdown(socket.SHUT_WR)
-            while stranger.recv(4096):
-                pass
-    with dial(doorman.address, KEY.encode(), b"hello", time.monotonic() + SECONDS):
-        found = [doorman.next(SECONDS) for _ in range(61)]
-    assert sum(isinstance(one, HandshakeError) for one in found) == 60
-    [arrival] = [one for one in found if isinstance(one, Arrival)]
-    assert arrival.frame == b"hello"
-    arrival.connection.close()
-    silent.close()
-    doorman.close()
-
-
-def test_a_stranger_that_sends_a_byte_now_and_then_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """All bytes of a handshake together have `GREET_SECONDS`."""
-    monkeypatch.setattr(handshake, "GREET_SECONDS", 0.2)
-    doorman = Doorman("127.0.0.1", 0, KEY.encode())
-    with socket.create_connection(doorman.address) as stranger, suppress(OSError):
-        for byte in MAGIC * 1000:
-            if (found := doorman.next(0.05)) is not None:
-                break
-            stranger.sendall(bytes([byte]))
-    assert "timed out" in str(found)
-    doorman.close()
 
 
 def test_rows_come_as_they_were_sent_until_the_stream_ends() -> None:

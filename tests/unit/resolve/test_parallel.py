@@ -86,6 +86,15 @@ def test_the_port_of_each_machine_exists() -> None:
         resolved(**fields, master_port=65534)
 
 
+def test_the_address_of_node_0_is_one_without_a_port() -> None:
+    fields = {"tensor_parallel_size": 1, "pipeline_parallel_size": 2, "nnodes": 2}
+    for right in ("::1", "10.0.0.1", "node-0.quire_nodes", "a.b."):
+        assert resolved(**fields, master_addr=right).cluster.master_addr == right
+    for wrong in ("10.0.0.1:29501", "tcp://a", "", "a b", "a..b", "x" * 64):
+        with pytest.raises(ConfigError, match="host name or an IP address"):
+            resolved(**fields, master_addr=wrong)
+
+
 @pytest.mark.parametrize("method", ["ngram", "suffix"])
 def test_drafts_of_stages_come_from_each_request_alone(method: str) -> None:
     given = {"model": "qwen3-0.6b", "load_format": "dummy", "pipeline_parallel_size": 2}

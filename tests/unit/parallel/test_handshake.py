@@ -1,0 +1,74 @@
+"""Connections between machines: strangers, and waits for a listener."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from contextlib import suppress
+
+import pytest
+
+from quire.parallel import handshake
+from quire.parallel.handshake import MAGIC, Arrival, Doorman, HandshakeError, dial
+from tests.ports import free_port
+
+KEY = "a key of the tests, long enough"
+SECONDS = 60.0
+
+
+def test_nothing_that_a_stranger_sends_stops_the_listener() -> None:
+    """Garbage, a silent connection and half a handshake; then a machine with the key comes in."""
+    doorman = Doorman("127.0.0.1", 0, KEY.encode())
+    noise = random.Random(5)
+    silent = socket.create_connection(doorman.address)
+    for number in range(60):
+        size = noise.randrange(200)
+        words = MAGIC * (number % 2) + noise.randbytes(size)
+        with socket.create_connection(doorman.address) as stranger, suppress(OSError):
+            stranger.sendall(words)
+            stranger.shutdown(socket.SHUT_WR)
+            while stranger.recv(4096):
+                pass
+    with dial(doorman.address, KEY.encode(), b"hello", time.monotonic() + SECONDS):
+        found = [doorman.next(SECONDS) for _ in range(61)]
+    assert sum(isinstance(one, HandshakeError) for one in found) == 60
+    [arrival] = [one for one in found if isinstance(one, Arrival)]
+    assert arrival.frame == b"hello"
+    arrival.connection.close()
+    silent.close()
+    doorman.close()
+
+
+def test_a_stranger_that_sends_a_byte_now_and_then_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All bytes of a handshake together have `GREET_SECONDS`."""
+    monkeypatch.setattr(handshake, "GREET_SECONDS", 0.2)
+    doorman = Doorman("127.0.0.1", 0, KEY.encode())
+    with socket.create_connection(doorman.address) as stranger, suppress(OSError):
+        for byte in MAGIC * 1000:
+            if (found := doorman.next(0.05)) is not None:
+                break
+            stranger.sendall(bytes([byte]))
+    assert "timed out" in str(found)
+    doorman.close()
+
+
+def test_who_dials_logs_for_whom_it_waits(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(handshake, "REMIND_SECONDS", 0.05)
+    nobody = "127.0.0.1", free_port()
+    with pytest.raises(TimeoutError, match="does not answer"):
+        dial(nobody, KEY.encode(), b"", time.monotonic() + 0.3)
+    assert f"waiting for 127.0.0.1:{nobody[1]}: [Errno" in caplog.text
+    assert (handshake.at(("a", 1)), handshake.at(("::1", 1))) == ("a:1", "[::1]:1")
+
+
+def test_who_dials_may_stop() -> None:
+    def stop() -> None:
+        raise ConnectionError("node 0 has ended")
+
+    with pytest.raises(ConnectionError, match="node 0 has ended"):
+        dial(("127.0.0.1", free_port()), KEY.encode(), b"", time.monotonic() + SECONDS, stop)
