@@ -20,7 +20,7 @@ from quire.system.hardware import detect
 from tests.e2e.test_tensor_parallel import adapted, staged
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import byte_tokenizer, write_tiny_model
-from tests.golden.tiny_models import TINY_MODELS, make_tiny
+from tests.golden.tiny_models import RECURRENT_MODELS, TINY_MODELS, make_tiny
 from tests.ports import free_port
 from tests.unit.executor.test_nodes import KEY, SECONDS
 
@@ -100,7 +100,7 @@ def tiny_answers(folder: Path, **more: Any) -> list[str]:
         return [str(out.outputs[0]) for out in llm.generate(prompts, params)]
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("name", TINY_MODELS | RECURRENT_MODELS)
 def test_each_architecture(name: str, tmp_path: Path) -> None:
     """A stage on each of two machines."""
     write_golden(name, tmp_path)

@@ -16,7 +16,7 @@ from tests.e2e.serving import QUIRE, Server, serving, until
 from tests.e2e.test_machines import tiny_answers, write_golden
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.test_processes import LONG, Stream, healthy
-from tests.golden.tiny_models import TINY_MODELS
+from tests.golden.tiny_models import RECURRENT_MODELS, TINY_MODELS
 from tests.ports import free_port
 
 cluster_utils = pytest.importorskip("ray.cluster_utils", reason="needs quire[ray]")
@@ -77,7 +77,7 @@ def test_two_machines_give_the_text_of_one_process(server: Server, expected: str
     assert server.text() == expected
 
 
-@pytest.mark.parametrize("name", TINY_MODELS)
+@pytest.mark.parametrize("name", TINY_MODELS | RECURRENT_MODELS)
 def test_each_architecture(cluster: Any, name: str, tmp_path: Path) -> None:
     """A stage on each of two machines."""
     write_golden(name, tmp_path)

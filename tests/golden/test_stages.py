@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from quire.models.parameters import ParameterSource
 from quire.models.registry import model_config
 from quire.models.weights.checkpoint import open_weights
 from quire.models.weights.sharded import SharedParameters
-from quire.models.weights.shares import shared_model
+from quire.models.weights.shares import divided_model, shared_model
 from quire.models.weights.stored import StoredParameters
 from quire.ops.array import Array
 from quire.ops.interface import Ops
@@ -28,14 +29,22 @@ from tests.arrays import numpy_dtype
 from tests.golden.harness import PagedModel
 from tests.golden.ranks import run_ranks
 from tests.golden.test_tensor_parallel import prompts
-from tests.golden.tiny_models import FEW_KINDS, MAX_POSITIONS, TINY_MODELS, of_each_kind
+from tests.golden.tiny_models import (
+    FEW_KINDS,
+    MAX_POSITIONS,
+    RECURRENT_MODELS,
+    TINY_MODELS,
+    make_tiny,
+    of_each_kind,
+)
 
-QUICK = ("llama", "gemma2", "olmo2", "gpt2", "qwen2-moe", "deepseek-v3")
+QUICK = frozenset({"llama", "gemma2", "olmo2", "gpt2", "qwen2-moe", "deepseek-v3"})
 """Plain; tied, with softcaps; norms behind the sub-layers; biases; experts; latent attention."""
-
-
-DEEP = ("smollm3", "llama4", "gemma3")
-"""With three layers or more."""
+RECURRENT = ("lfm2", "qwen3-next", "mamba2")
+LAYERS = 4
+"""Of the models here, or more."""
+PER_LAYER = ("layer_types", "no_rope_layers", "layers_block_type")
+"""Lists of config.json with an entry for each layer."""
 
 
 class Recorded:
@@ -74,8 +83,10 @@ class Pipeline:
         **named: Any,
     ) -> Array:  # fmt: skip
         found: dict[int, Array] = {}
+        left = iter(caches)
         for stage in self._stages:
-            own = [caches[layer] for layer in stage.config.layers]
+            kinds = map(stage.config.kinds, stage.config.layers)
+            own = [next(left) for kind in chain(*kinds) if kind in ("attention", "recurrent")]
             rows = stage.forward(
                 ops, rows, positions, own, meta, *wanted,
                 own=found.get(OWN_INPUTS), tap=found.__setitem__,
@@ -95,7 +106,8 @@ def build(folder: Path, counts: tuple[int, ...] = (), group: RankGroup | None = 
         open_weights(files), model, numpy_dtype(torch.float32)
     )
     if group is not None:
-        stored = SharedParameters(stored, RankShare(group.rank, group.ranks, model, {}))
+        whole = divided_model(model, group.ranks)
+        stored = SharedParameters(stored, RankShare(group.rank, group.ranks, whole, {}))
     share = shared_model(model, group.rank, group.ranks) if group else model
     decoder: Any
     if counts:
@@ -117,33 +129,45 @@ def logits(model: PagedModel) -> list[torch.Tensor]:
     return [torch.cat(found.logits) for found in model.generate(prompts(), 3)]
 
 
-def check(folder: Path, counts: tuple[int, ...], ranks: int = 1) -> None:
-    if ranks == 1:
-        pairs = [(logits(build(folder)), logits(build(folder, counts)))]
+def deep(name: str, folder: Path) -> Path:
+    """Write a tiny model, with its layers repeated until there are `LAYERS`."""
+    config = (TINY_MODELS | RECURRENT_MODELS)[name].config
+    lists = {key: config[key] for key in PER_LAYER if key in config}
+    count = max(config["num_hidden_layers"], *map(len, lists.values()), 1)
+    times = -(-LAYERS // (count - config.get("num_kv_shared_layers", 0)))
+    if times > 1:
+        config = {key: times * entries for key, entries in lists.items()}
+        make_tiny(name, 0, folder, num_hidden_layers=times * count, **config)
     else:
-        pairs = run_ranks(
-            ranks,
-            lambda group: (logits(build(folder, (), group)), logits(build(folder, counts, group))),
-        )
-    for whole, stages in pairs:
-        assert all(torch.equal(a, b) for a, b in zip(whole, stages, strict=True))
+        make_tiny(name, 0, folder)
+    return folder
 
 
-def layers(folder: Path) -> int:
-    return model_config(resolve(str(folder)).config).num_hidden_layers
+def check(name: str, folder: Path, ranks: int = 1) -> None:
+    """Compare two stages, and one for each layer, with the whole model. Layers that share keys and
+    values are on the last stage together."""
+    deep(name, folder)
+    model = model_config(resolve(str(folder)).config)
+    count, cut = model.num_hidden_layers, model.last_cut
+    assert cut >= LAYERS - 1
+    half = count // 2
+    divisions = ((), (half, count - half), (*[1] * cut, count - cut))
 
+    def found(group: RankGroup | None) -> list[list[torch.Tensor]]:
+        return [logits(build(folder, counts, group)) for counts in divisions]
 
-@pytest.mark.parametrize("name", of_each_kind(TINY_MODELS, *DEEP, kinds=FEW_KINDS))
-def test_a_stage_for_each_layer(name: str, tiny_folder: Path) -> None:
-    """Layers that share keys and values are on the last stage together."""
-    cut = model_config(resolve(str(tiny_folder)).config).last_cut
-    check(tiny_folder, (*[1] * cut, layers(tiny_folder) - cut))
+    for whole, *others in [found(None)] if ranks == 1 else run_ranks(ranks, found):
+        for stages in others:
+            assert all(torch.equal(a, b) for a, b in zip(whole, stages, strict=True))
 
 
 @pytest.mark.parametrize(
-    "name",
-    [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in TINY_MODELS],
+    "name", of_each_kind(TINY_MODELS | RECURRENT_MODELS, *RECURRENT, kinds=FEW_KINDS)
 )
-def test_two_stages_of_two_ranks(name: str, tiny_folder: Path) -> None:
-    first = model_config(resolve(str(tiny_folder)).config).last_cut
-    check(tiny_folder, (first, layers(tiny_folder) - first), ranks=2)
+def test_stages_have_the_bits_of_the_whole_model(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", of_each_kind(TINY_MODELS | RECURRENT_MODELS, kinds=QUICK))
+def test_stages_of_two_ranks(name: str, tmp_path: Path) -> None:
+    check(name, tmp_path, ranks=2)
