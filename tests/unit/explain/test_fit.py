@@ -154,6 +154,9 @@ def test_stages_pay_on_several_machines_and_for_many_sequences() -> None:
     """On one machine each token reads all weights on half of the cores."""
     here = of("qwen3-0.6b", 16, pipeline_parallel_size=2)
     assert here.speed[0].output_tok_s == pytest.approx(here.speed[0].alone_tok_s / 2, rel=0.1)
+    assert any("--tensor-parallel-size 2 is faster" in note for note in here.notes)
+    text = render(here, EngineArgs("qwen3-0.6b", pipeline_parallel_size=2))
+    assert "one machine is faster: use one process, or --tensor-parallel-size" in text
     both = of("qwen3-0.6b", 16, pipeline_parallel_size=2, nnodes=2)
     assert [stage.node for stage in both.stages] == [0, 1]
     assert sum(stage.layers for stage in both.stages) == 28
