@@ -26,13 +26,19 @@ ARCHS = {
     "nemotron_h": MODEL_ARCH.NEMOTRON_H_MOE,
     "qwen3_5_text": MODEL_ARCH.QWEN35,
     "qwen3_5_moe_text": MODEL_ARCH.QWEN35MOE,
+    "qwen3_next": MODEL_ARCH.QWEN3NEXT,
+    "kimi_linear": MODEL_ARCH.KIMI_LINEAR,
 }
 NAMES = {"mixer.dt": "ssm_dt", "feed_forward.expert_bias": "exp_probs_b"}
 
 
-def write_gguf_hybrid(folder: Path, path: Path, type_: str = "F32") -> Path:
-    """The model in `folder`; matrices as `type_` where their rows allow."""
-    config = json.loads((folder / "config.json").read_text())
+def write_gguf_hybrid(folder: Path, path: Path, type_: str = "F32", *, old: bool = False) -> Path:
+    """The model in `folder`; matrices as `type_` where their rows allow.
+
+    Args:
+        old: as the first converters of Qwen3-Next and Kimi Linear did.
+    """
+    config = json.loads((folder / "config.json").read_text()) | {"old": old}
     arch = ARCHS[config["model_type"]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])
     _write_keys(writer, config, arch)
@@ -73,6 +79,12 @@ def _write_keys(w: gguf.GGUFWriter, c: dict[str, Any], arch: MODEL_ARCH) -> None
     types = c.get("layer_types") or c.get("layers_block_type") or ["hybrid"]
     w.add_head_count(c["num_attention_heads"])
     attends = [kind not in ("conv", "mamba", "linear_attention", "mlp", "moe") for kind in types]
+    if "intermediate_size" in c:
+        w.add_feed_forward_length(c["intermediate_size"])
+    if arch == MODEL_ARCH.KIMI_LINEAR:
+        w.add_head_count_kv(list(map(int, attends)))
+        _write_kimi_keys(w, c)
+        return
     w.add_head_count_kv([c["num_key_value_heads"] * on for on in attends])
     width = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
     w.add_key_length(width)
@@ -82,8 +94,6 @@ def _write_keys(w: gguf.GGUFWriter, c: dict[str, Any], arch: MODEL_ARCH) -> None
     if experts:
         w.add_expert_count(experts)
         w.add_expert_used_count(c["num_experts_per_tok"])
-    if "intermediate_size" in c:
-        w.add_feed_forward_length(c["intermediate_size"])
     if arch in (MODEL_ARCH.LFM2, MODEL_ARCH.LFM2MOE):
         w.add_shortconv_l_cache(c["conv_L_cache"])
     if arch == MODEL_ARCH.LFM2MOE:
@@ -115,15 +125,37 @@ def _write_keys(w: gguf.GGUFWriter, c: dict[str, Any], arch: MODEL_ARCH) -> None
         w.add_expert_group_count(c["n_group"])
         w.add_expert_group_used_count(c["topk_group"])
         w.add_rope_dimension_count(c["hidden_size"] // c["num_attention_heads"])
-    if arch in (MODEL_ARCH.QWEN35, MODEL_ARCH.QWEN35MOE):
+    if arch in (MODEL_ARCH.QWEN35, MODEL_ARCH.QWEN35MOE, MODEL_ARCH.QWEN3NEXT):
         heads = c["linear_num_value_heads"]
         _add_ssm(w, c["linear_conv_kernel_dim"], heads * c["linear_value_head_dim"],
                  c["linear_key_head_dim"], heads, c["linear_num_key_heads"])  # fmt: skip
         w.add_full_attention_interval(4)
         w.add_rope_dimension_count(width // 4)
-    if arch == MODEL_ARCH.QWEN35MOE:
+    if arch in (MODEL_ARCH.QWEN35MOE, MODEL_ARCH.QWEN3NEXT):
         w.add_expert_feed_forward_length(c["moe_intermediate_size"])
         w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
+
+
+def _write_kimi_keys(w: gguf.GGUFWriter, c: dict[str, Any]) -> None:
+    rank, rope, nope = (
+        c[name] for name in ("kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim")
+    )
+    w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
+    w.add_kda_head_dim(c["linear_head_dim"])
+    w.add_kv_lora_rank(rank)
+    w.add_rope_dimension_count(rope)
+    w.add_key_length(rank + rope)
+    w.add_key_length_mla(nope + rope)
+    w.add_value_length_mla(c["v_head_dim"])
+    w.add_expert_count(c["num_experts"])
+    w.add_expert_used_count(c["num_experts_per_token"])
+    w.add_expert_group_count(c["num_expert_group"])
+    w.add_expert_group_used_count(c["topk_group"])
+    w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    w.add_expert_shared_count(c["num_shared_experts"])
+    w.add_leading_dense_block_count(c["mlp_layer_types"].index("sparse"))
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def _add_ssm(
@@ -145,7 +177,8 @@ def _experts(tensors: dict[str, Array], config: dict[str, Any]) -> list[tuple[st
         if each is None:
             found[name] = tensors[name]
             continue
-        block = "feed_forward" if config["model_type"].startswith("lfm2") else "mlp"
+        mixtral = config["model_type"].startswith(("lfm2", "kimi"))  # its names of the parts
+        block = "feed_forward" if mixtral else "mlp"
         layers = each[1].replace("backbone", "model")
         layers = layers.replace("model.", "") if block == "feed_forward" else layers
         stacks.setdefault(f"{layers}.{block}.experts.{each[2]}.weight", []).append(tensors[name])
@@ -155,8 +188,12 @@ def _experts(tensors: dict[str, Array], config: dict[str, Any]) -> list[tuple[st
 def _converted(name: str, values: Array, c: dict[str, Any]) -> list[tuple[str, Array]]:
     """Return a tensor, or its parts, as the converter stores them."""
     kind = c["model_type"]
-    if kind.startswith("qwen3_5"):
-        values = _tiled(name, values, c)
+    if kind == "kimi_linear":
+        return _of_kimi(name, values, c)
+    if kind == "qwen3_next" and "in_proj_qkvz" in name and not c["old"]:
+        return _apart(name, values, c)
+    if kind.startswith("qwen3"):
+        values = _tiled(name, values, c) if kind != "qwen3_next" else values
         if name.endswith("norm.weight") and "linear_attn.norm" not in name:
             values = values + 1
     if kind == "falcon_h1":
@@ -190,6 +227,35 @@ def _converted(name: str, values: Array, c: dict[str, Any]) -> list[tuple[str, A
     elif name.endswith("shared_expert_gate.weight"):
         values = values[0]
     return [(name, values)]
+
+
+def _of_kimi(name: str, values: Array, c: dict[str, Any]) -> list[tuple[str, Array]]:
+    heads, nope, stem = c["num_attention_heads"], c["qk_nope_head_dim"], name.rpartition(".")[0]
+    if name.endswith(".A_log"):
+        return [(name, -np.exp(values).reshape(1, 1, -1, 1))]
+    if name.endswith(".dt_bias"):
+        return [(f"{stem}.dt_proj.bias", values)]
+    if "conv1d" in name:
+        return [(name, values.reshape(1, len(values), 1, -1))]
+    if name.endswith("e_score_correction_bias"):
+        return [(f"{stem}.e_score_correction.bias", values)]
+    if "kv_b_proj" in name and not c["old"]:
+        parts = np.split(values.reshape(heads, -1, c["kv_lora_rank"]), [nope], axis=1)
+        named = ("k_b_proj", parts[0].swapaxes(1, 2)), ("v_b_proj", parts[1])
+        return [(name.replace("kv_b_proj", part), each) for part, each in named]
+    # Transformers renames the first layer, too, which has no experts.
+    return [(re.sub(r"block_sparse_moe\.(gate|up|down)_proj", r"mlp.\1_proj", name), values)]
+
+
+def _apart(name: str, values: Array, c: dict[str, Any]) -> list[tuple[str, Array]]:
+    """Return q, k and v, and the gate: of each head of keys, they are rows one behind the other."""
+    keys, dim = c["linear_num_key_heads"], c["linear_key_head_dim"]
+    split = values.reshape(keys, -1, values.shape[1])
+    gate = (split.shape[1] - 2 * dim) // 2
+    parts = np.split(split, [dim, 2 * dim, 2 * dim + gate], axis=1)
+    q, k, v, z = (part.reshape(-1, values.shape[1]) for part in parts)
+    block = f"blk.{name.split('.')[2]}."
+    return [(f"{block}attn_qkv.weight", np.concatenate([q, k, v])), (f"{block}attn_gate.weight", z)]
 
 
 def _shared(name: str, values: Array, sparse: bool) -> list[tuple[str, Array]]:

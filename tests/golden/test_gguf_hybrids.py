@@ -24,6 +24,8 @@ UNSAID: dict[str, dict[str, Any]] = {
     "nemotron-h": {"time_step_min": 1e-30},
     "qwen3_5": {},
     "qwen3_5-moe": {},
+    "qwen3-next": {"mlp_only_layers": []},
+    "kimi-linear": {},
 }
 """Fields that llama.cpp does not read, as it computes."""
 
@@ -33,17 +35,20 @@ def test_every_hybrid_architecture_is_tested() -> None:
     assert types == set(ARCHS) == {n.model_type for n in NAMES.values() if n.recurrent}
 
 
-@pytest.mark.parametrize("name", UNSAID)
-def test_equals_transformers(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [*((name, False) for name in UNSAID), ("qwen3-next", True), ("kimi-linear", True)],
+)
+def test_equals_transformers(name: str, old: bool, tmp_path: Path) -> None:
     golden = Golden(name, tmp_path, **UNSAID[name])
-    golden.folder = write_gguf_hybrid(tmp_path, tmp_path / "model.gguf")
+    golden.folder = write_gguf_hybrid(tmp_path, tmp_path / "model.gguf", old=old)
     engine = Engine(golden, block_size=8, max_num_batched_tokens=19, max_model_len=128)
     logprobs: list[float] = []
     assert engine.answer([golden.prompt], logprobs) == [golden.output]
     assert logprobs == pytest.approx(golden.logprobs, rel=0, abs=LOGIT_TOLERANCE)
 
 
-@pytest.mark.parametrize("name", ["granite4-hybrid", "qwen3_5"])
+@pytest.mark.parametrize("name", ["granite4-hybrid", "qwen3_5", "qwen3-next"])
 def test_codes_compute_what_their_values_do(name: str, tmp_path: Path) -> None:
     """Rows and columns change places, gate and up are apart, and all are quantized."""
     changes = {"hidden_size": 64, "linear_value_head_dim": 32, "shared_intermediate_size": 96}
@@ -54,7 +59,8 @@ def test_codes_compute_what_their_values_do(name: str, tmp_path: Path) -> None:
         weight = weights.quantized(each)
         if weight is not None:
             found += 1
-            assert (weight.dequantize() == weights.read(each)).all(), each
+            values = weights.read(each)
+            assert (weight.dequantize() == values.reshape(weight.shape)).all(), each
     assert found > 5
     golden.folder = path
     Engine(golden, max_model_len=128).answer([golden.prompt])

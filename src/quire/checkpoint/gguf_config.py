@@ -34,7 +34,9 @@ _GO_ON = {"<|return|>", "<|flush|>"}
 _CONTROL = 3
 """A token's type."""
 _DTYPES = {"F32": "float32", "F16": "float16"}
-_PARTLY_ROTATED = ("phi3", "stablelm", "glm4", "glm4moe", "nemotron", "qwen35", "qwen35moe")
+_PARTLY_ROTATED = (
+    "phi3", "stablelm", "glm4", "glm4moe", "nemotron", "qwen35", "qwen35moe", "qwen3next",
+)  # fmt: skip
 _UNROTATED = ("nemotron_h", "nemotron_h_moe")
 _LAYER_NORMED = ("stablelm", "starcoder2", "cohere2", "nemotron")
 
@@ -137,7 +139,8 @@ def _llama(meta: Metadata) -> dict[str, Any]:
         groups = meta.integer("attention.head_count_kv", heads)
         widths = {"head_dim": rotated, "num_key_value_heads": groups}
     norm = "layer_norm" if meta.architecture in _LAYER_NORMED else "layer_norm_rms"
-    inner = 0 if meta.architecture == "qwen35moe" else MISSING  # all its layers are sparse
+    # All layers of these are sparse.
+    inner = 0 if meta.architecture in ("qwen35moe", "qwen3next") else MISSING
     config = {
         "attention_bias": "blk.0.attn_q.bias" in meta.file.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in meta.file.tensors,

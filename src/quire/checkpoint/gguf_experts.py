@@ -17,7 +17,7 @@ from quire.core.model_config import ModelConfig
 
 SOFTMAX, SIGMOID = 1, 2
 """Values of `expert_gating_func`."""
-LATENT = ("deepseek2", "minicpm3")
+LATENT = ("deepseek2", "minicpm3", "kimi-linear")
 """Architectures with latent attention."""
 LLAMA4_CHUNK, LLAMA4_PERIOD, LLAMA4_UNNORMED = 8192, 4, 128
 """Positions of a chunk, the period of layers without positions, and the number of experts of the

@@ -147,6 +147,26 @@ def _qwen_moe(meta: Metadata, config: Config) -> Config:
     }  # fmt: skip
 
 
+def _qwen_next(meta: Metadata, config: Config) -> Config:
+    """New files have the products one by one, like Qwen3.5-MoE, which computes the same."""
+    fields = _qwen_moe(meta, config)
+    whole = _has(meta, config["num_hidden_layers"], "ssm_in.weight")
+    return fields if whole else fields | {"model_type": "qwen3_5_moe_text"}
+
+
+def _kimi(meta: Metadata, config: Config) -> Config:
+    """llama.cpp divides the weights of experts by their sum, whatever the file says."""
+    kinds = {"ssm_f_a": "linear_attention", "attn_kv_a_mqa": "full_attention"}
+    return routed(meta) | groups(meta) | {
+        "num_local_experts": meta.integer("expert_count"),
+        "norm_topk_prob": True,
+        "layer_types": _kinds(meta, config["num_hidden_layers"], kinds),
+        "linear_num_heads": config["num_attention_heads"],
+        "linear_head_dim": meta.integer("kda.head_dim"),
+        "linear_conv_kernel_dim": meta.integer("ssm.conv_kernel"),
+    }  # fmt: skip
+
+
 def mamba2(meta: Metadata) -> Config:
     """Return the fields of Mamba-2, which has no attention, and so no Llama's fields."""
     layers = meta.integer("block_count")
@@ -175,5 +195,7 @@ EXPERTS: dict[str, Callable[[Metadata, Config], Config]] = {
     "granitehybrid": _granite_moe,
     "nemotron_h_moe": _nemotron_moe,
     "qwen35moe": _qwen_moe,
+    "qwen3next": _qwen_next,
+    "kimi-linear": _kimi,
 }
 """The fields of those with experts, and of the others; Granite's are of both kinds."""

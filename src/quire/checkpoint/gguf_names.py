@@ -67,6 +67,8 @@ NAMES: dict[str, Names] = {
     "nemotron_h_moe": Names("nemotron_h", recurrent=True),
     "qwen35": Names("qwen3_5_text", norms_plus_one=True, recurrent=True),
     "qwen35moe": Names("qwen3_5_moe_text", norms_plus_one=True, recurrent=True),
+    "qwen3next": Names("qwen3_next", norms_plus_one=True, recurrent=True),
+    "kimi-linear": Names("kimi_linear", recurrent=True),
 }
 """By GGUF's `general.architecture`."""
 

@@ -29,7 +29,7 @@ class WeightNames:
         transposed: stems whose weight is stored [in, out] (GPT-2's Conv1D).
         stacked: stem, or whole name of a bias, within a layer → the tensor of all experts, where a
             checkpoint has no tensors of each.
-        apart: stem within a layer → names of its parts, where a checkpoint has no tensor of all.
+        apart: stem within a layer → other names of its parts, which a checkpoint may have.
         ignored: a regular expression for stored tensors that are not weights.
     """
 
@@ -67,19 +67,21 @@ class WeightNames:
         return tuple(f"{prefix}{name}.{kind}" for name in self.layer[stem])
 
     def stored(self, parameter: Parameter) -> list[tuple[str, int]]:
-        """Return the stored names with their rows; a single name holds all parts merged."""
+        """Return the stored names with their rows; the last name holds all parts that are left."""
         names, count = self.sources(parameter.name), max(1, parameter.experts)
         parts = parameter.parts[: len(parameter.parts) // count]
-        rows = parts if len(names) > 1 else (sum(parts),)
+        last = len(names) - 1
+        rows = (*parts[:last], sum(parts[last:]))
         pairs = list(zip(names, rows, strict=True))
         return [(name.format(i), n) for i in range(count) for name, n in pairs]
 
     def stored_in(self, checkpoint: Container[str], parameter: Parameter) -> list[tuple[str, int]]:
         """Return the same of a checkpoint, which may have the parts of one name apart."""
         found, stem = self.stored(parameter), parameter.stem.split(".", 2)[-1]
-        if stem not in self.apart or found[0][0] in checkpoint:
+        if stem not in self.apart:
             return found
-        return self.but({stem: self.apart[stem]}).stored(parameter)
+        apart = self.but({stem: self.apart[stem]}).stored(parameter)
+        return apart if all(name in checkpoint for name, _ in apart) else found
 
     def is_transposed(self, parameter: str) -> bool:
         stem, _, kind = parameter.rpartition(".")

@@ -6,7 +6,10 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import qwen3_5, qwen3_next
 
-NAMES = qwen3_next.NAMES.but({"recurrent.in": qwen3_5.PARTS})
+NAMES = qwen3_next.NAMES.but(
+    {"recurrent.in": qwen3_5.PARTS},
+    apart={"recurrent.in": (*qwen3_5.PARTS[:2], "linear_attn.in_proj_ba")},  # Qwen3-Next in GGUF
+)
 MTP = "mtp"
 
 

@@ -71,6 +71,10 @@ _LAYER = {
     "ssm_a": "recurrent.rate",
     "ssm_d": "recurrent.skip",
     "ssm_norm": "recurrent.norm",
+    "ssm_f_a": "recurrent.decay_low",
+    "ssm_f_b": "recurrent.decay",
+    "ssm_g_a": "recurrent.gate_low",
+    "ssm_g_b": "recurrent.gate",
 }
 """Stems in a layer, or names in full → the parameters', whose parts are one tensor."""
 _PARTS = {
@@ -82,11 +86,19 @@ _PARTS = {
     "mlp.experts.up": ("ffn_up_exps",),
     "mlp.shared.gate_up": ("ffn_gate_shexp", "ffn_up_shexp"),
     "mlp.shared.up": ("ffn_up_shexp",),
+    "recurrent.conv": ("ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"),
 }
 """Parameters' stems → those of their parts."""
-_BEFORE_MLP = ("seed_oss", "gpt-oss", "glm4moe", "qwen35", "qwen35moe")
+_BEFORE_MLP = ("seed_oss", "gpt-oss", "glm4moe", "qwen35", "qwen35moe", "qwen3next")
 """Architectures whose `post_attention_norm` is that before the feed-forward."""
-_DELTA_RULE = {"recurrent.in": ("attn_qkv", "attn_gate", "ssm_beta", "ssm_alpha")}
+_DELTA_RULE = ("attn_qkv", "attn_gate", "ssm_beta", "ssm_alpha")
+_RECURRENT_IN = {
+    "qwen35": (_DELTA_RULE,),
+    "qwen35moe": (_DELTA_RULE,),
+    "qwen3next": (("ssm_in", "ssm_ba"), ("attn_qkv", "attn_gate", "ssm_ba")),  # old files, new ones
+    "kimi-linear": (("attn_q", "attn_k", "attn_v", "ssm_beta"),),
+}
+"""Architecture → stems of the parts of `recurrent.in`."""
 _NEXTN = {
     "nextn.eh_proj": "eh_proj",
     "nextn.enorm": "enorm",
@@ -123,10 +135,11 @@ def tensor_names(architecture: str, model_type: str) -> TensorNames:
             own = "mlp_norm"
         if len(layer.get(own, ())) == 1:
             found.append((stem, own, layer[own][0]))
-    parts = _PARTS | (_DELTA_RULE if architecture.startswith("qwen35") else {})
-    for own, stems in parts.items():
-        if len(theirs := layer.get(own, ())) == len(stems):
-            found += [(stem, own, name) for stem, name in zip(stems, theirs, strict=True)]
+    inner = (("recurrent.in", stems) for stems in _RECURRENT_IN.get(architecture, ()))
+    for own, stems in (*_PARTS.items(), *inner):
+        for theirs in (names.layer.get(own, ()), names.apart.get(own, ())):
+            if len(theirs) == len(stems):
+                found += [(stem, own, name) for stem, name in zip(stems, theirs, strict=True)]
     block = {stem: name.replace(".{}", "") for stem, _, name in found}
     if (stacked := names.stacked.get("mlp.experts.gate_up")) is not None:
         block["ffn_gate_up_exps"] = stacked.name
@@ -171,7 +184,7 @@ def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translatio
 
 
 _IGNORED_DRAFTS = (
-    "deepseek_v2", "deepseek_v3", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text",
+    "deepseek_v2", "deepseek_v3", "nemotron_h", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next",
 )  # fmt: skip
 
 
@@ -190,7 +203,7 @@ def translation_of(name: str, architecture: str, config: Mapping[str, Any]) -> T
     part = block[2] if block else stem
     known = names.block if block else names.top
     prefix = f"{names.layers}.{int(block[1])}." if block else ""
-    if stored.recurrent and (found := _of_hybrid(name, names, config)):
+    if stored.recurrent and (found := _of_hybrid(name, architecture, names, config)):
         return found
     if whole := known.get(f"{part}.{kind}"):
         return Translation(prefix + whole)
@@ -216,7 +229,9 @@ _GROUPED = ("attn_gate", "ssm_beta", "ssm_alpha", "ssm_dt")
 """Stems of a delta rule whose rows are heads of values."""
 
 
-def _of_hybrid(name: str, names: TensorNames, config: Mapping[str, Any]) -> Translation | None:
+def _of_hybrid(
+    name: str, architecture: str, names: TensorNames, config: Mapping[str, Any]
+) -> Translation | None:
     """Return the translation of a recurrent layer's tensor that is not stored as it is."""
     block = _RECURRENT.fullmatch(name)
     if block is None:
@@ -227,8 +242,11 @@ def _of_hybrid(name: str, names: TensorNames, config: Mapping[str, Any]) -> Tran
         return None
     whole = part in ("ssm_a", "ssm_d") or f"{part}.{kind}" in names.block
     target = f"{names.layers}.{number}.{target}" + ("" if whole else f".{kind}")
-    heads = config.get("linear_num_key_heads", 0)
-    served = config["linear_num_value_heads"] // heads if heads else 1
+    heads, in_order = config.get("linear_num_key_heads", 0), architecture == "qwen3next"
+    if part == "ssm_ba" and config["model_type"] != "qwen3_next":
+        # Of each head of keys its rows of b, then of a: bring all of b to the front.
+        return Translation(target, "grouped", 2, served=max(1, heads))
+    served = config["linear_num_value_heads"] // heads if heads and not in_order else 1
     if part == "ssm_a":
         return Translation(target, "log_rate", heads, served=served)
     if part in ("ssm_norm", "ssm_d"):
