@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from quire.core.batch import SchedulerOutput
-from quire.core.config import EngineConfig, SchedulerConfig, StateConfig
+from quire.core.config import EngineConfig, SchedulerConfig, StateConfig, TierConfig
 from quire.core.messages import AddRequest
 from quire.core.model_config import ModelConfig
 from quire.core.request import pack_tokens
@@ -20,13 +20,19 @@ from tests.simulation.executor import ModelledExecutor, modelled_tokens
 
 BLOCK = 16
 VOCAB = 97
+NO_TIERS = TierConfig()
 
 
 class Engine:
     """A core whose executor checks every state, and counts the tokens that it computes."""
 
     def __init__(
-        self, states: StateConfig, num_blocks: int = 400, max_num_seqs: int = 8, chunk: int = 512
+        self,
+        states: StateConfig,
+        num_blocks: int = 400,
+        max_num_seqs: int = 8,
+        chunk: int = 512,
+        tiers: TierConfig = NO_TIERS,
     ) -> None:
         self.computed = 0
         clock = VirtualClock()
@@ -38,6 +44,7 @@ class Engine:
             scheduler=SchedulerConfig(10_000, max_num_seqs, chunk),
             ops="reference",
             num_threads=1,
+            tiers=tiers,
         )  # fmt: skip
         executor = ModelledExecutor(
             num_blocks=num_blocks, block_size=BLOCK, vocab_size=VOCAB, clock=clock, states=states,
@@ -113,6 +120,18 @@ def test_few_slots_delay_requests_and_lose_none() -> None:
     engine = Engine(states(num_slots=4))
     prompts = [tokens(100, seed) for seed in range(4)]
     assert engine.answer(prompts, 20) == 4 * 119
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_preempted_request_goes_on_from_host_memory(stored: bool) -> None:
+    """It computes a block again; without host memory, all that was evicted."""
+    tiers = TierConfig(num_offload_slots=100, num_state_slots=20) if stored else NO_TIERS
+    engine = Engine(states(), num_blocks=40, tiers=tiers)
+    prompts = [tokens(200, seed) for seed in range(3)]  # 20 blocks each, with their answers
+    again = engine.answer(prompts, 120) - 3 * 319
+    preempted = engine.core.scheduler.stats().num_preemptions
+    assert preempted > 0
+    assert (again <= preempted * BLOCK) == stored
 
 
 @pytest.mark.parametrize("reset", [False, True])
