@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from functools import cache
 from pathlib import Path
@@ -120,6 +121,28 @@ def test_user_defined_pieces(tmp_path: Path) -> None:
     turn = oracle.piece_to_id("<turn>")
     assert turn in tokenizer.encode("a<turn>b")
     assert turn in tokenizer.all_special_ids
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_newer_tokenizer_puts_a_space_only_in_front(prefix: bool, tmp_path: Path) -> None:
+    """Transformers' `legacy: false`."""
+    oracle, older = train(
+        tmp_path / "tokenizer.model",
+        model_type="bpe",
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+    )
+    fox = oracle.encode("fox")
+    around = [oracle.bos_id(), *fox, oracle.eos_id()]
+    assert older.encode("fox</s>fox") == [*around, *fox]
+    settings = {"legacy": False, "add_prefix_space": prefix}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    newer = load_tokenizer(tmp_path)
+    begin, end = (
+        "".join(map(oracle.id_to_piece, newer.encode(text)[1:])) for text in ("fox", "</s>fox")
+    )
+    assert (begin, end) == ("▁fox" if prefix else "fox", "</s>fox")
+    assert newer.decode(newer.encode(" fox")) == " fox"
 
 
 @pytest.mark.parametrize("model_type", ["char", "word"])

@@ -71,6 +71,8 @@ def test_added_tokens_decode_as_the_library_decodes_them(
 def test_decoders_that_join_tokens_are_refused() -> None:
     with pytest.raises(UnsupportedModelError, match="The tokenizer's decoder is"):
         decoder_of(decoders.Strip("x", 1, 1))
+    with pytest.raises(UnsupportedModelError, match="which cannot be applied token by token"):
+        decoder_of(decoders.Strip(" ", 1, 0))  # before Fuse, of each token
 
 
 def test_wordpiece() -> None:

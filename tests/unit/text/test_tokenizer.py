@@ -223,13 +223,19 @@ def test_settings_of_vocab_and_merges(tmp_path: Path, shared_dir: Path) -> None:
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.encode("Hello") == [50257, 15496]
     assert tokenizer.vocab_size == 50258
+    (tmp_path / "tokenizer_config.json").write_text('{"add_prefix_space": true}')
+    assert load_tokenizer(tmp_path).encode("Hello") == tokenizer.encode(" Hello")[1:]
 
 
 _ADDED: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = [
     ({"eos_token": "<|end|>"}, {}),
     ({"eos_token": "</s>"}, {"special_tokens_map.json": {"eos_token": "<|end|>"}}),
     ({"additional_special_tokens": ["<|user|>", "<|end|>"]}, {}),
-    ({"extra_special_tokens": {"image_token": "<|user|>"}}, {}),
+    (
+        {"extra_special_tokens": {"image_token": "<|user|>"}, "video_token": "<v>",
+         "pad_token": "<pad>", "sep_token": "<sep>"},
+        {},
+    ),
     (
         {"pad_token": "<pad>", "extra_special_tokens": ["<|end|>"], "added_tokens_decoder": {
             "3": {"content": "<|user|>", "special": True},
@@ -255,8 +261,37 @@ def test_tokens_that_only_other_files_add(
     oracle, tokenizer = AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(tmp_path)
     assert tokenizer.vocab_size == len(oracle) > 3
     assert tokenizer.eos_token_id == oracle.eos_token_id
-    for text in ("a<|user|>a toola<|end|>", "<pad>aa tool </s>"):
+    assert tokenizer.special_tokens == oracle.special_tokens_map  # for chat templates
+    for text in ("a<|user|><v>a toola<|end|>", "<pad>aa<sep> tool </s>"):
         assert tokenizer.encode(text) == oracle.encode(text)
+
+
+def test_added_tokens_decode_as_the_normalizer_finds_them(tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"▁": 0, "a": 1}, []))
+    backend.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    stages = [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    backend.decoder = decoders.Sequence(stages)
+    backend.add_tokens([tokenizers.AddedToken("tool", normalized=True)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    for text in ("a tool", "tool a"):
+        ids = tokenizer.encode(text)
+        assert 2 in ids
+        assert tokenizer.decode(ids) == backend.decode(ids) == text
+
+
+def test_a_text_that_the_library_fails_on(tmp_path: Path) -> None:
+    """Of an added token the normalizer leaves nothing, which is found within a character."""
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
+    backend.normalizer = normalizers.Strip()
+    backend.add_tokens([tokenizers.AddedToken("  ", normalized=True)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path)
+    with pytest.raises(InvalidRequestError, match="tokenizer fails on this text"):
+        tokenizer.encode("aé")
+    assert tokenizer.encode("a", add_special_tokens=False)
 
 
 def test_an_added_token_with_an_id_that_it_cannot_have(

@@ -15,7 +15,7 @@ from quire.system.records import dataclass
 
 logger = logging.getLogger(__name__)
 
-_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "pad", "sep", "cls", "mask"))
+_ROLES = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 _MOST_NAMED = 5
 _EXTRA = ("additional_special_tokens", "extra_special_tokens")
 
@@ -136,7 +136,11 @@ def _valid(text: str) -> str:
 
 
 def _roles(table: dict[str, Any]) -> dict[str, str]:
-    found = {role: _text(table.get(role)) for role in _ROLES}
+    """Return role → text: the usual roles, then the model's own, such as `image_token`."""
+    own = table.get("extra_special_tokens")
+    named = own if isinstance(own, dict) else {}
+    roles = [*_ROLES, *(key for key in table if key.endswith("_token")), *named]
+    found = {role: _text(table.get(role) or named.get(role)) for role in roles}
     return {role: text for role, text in found.items() if text is not None}
 
 

@@ -40,7 +40,7 @@ class TokenizerFiles:
     backend: tokenizers.Tokenizer
     special_tokens: dict[str, str] = field(default_factory=dict)
     chat_templates: dict[str, str] = field(default_factory=dict)
-    normalize: Callable[[str], str] | None = None
+    normalize: TextNormalizer | None = None
     spelled: dict[int, bytes] = field(default_factory=dict)
     table: BytePairs | None = None
 
@@ -60,6 +60,11 @@ class HFTokenizer:
         found = self._backend.get_added_tokens_decoder()
         self._added = added = {id_of(kind): token for kind, token in found.items()}
         self._special = {id_: token for id_, token in added.items() if token.special}
+        self._normalized = {
+            id_of(kind): self._backend.id_to_token(kind)
+            for kind, token in found.items()
+            if token.normalized
+        }
         self.special_tokens = files.special_tokens
         self.chat_templates = files.chat_templates
         vocabulary = self._table.size if self._table else self._backend.get_vocab_size()
@@ -100,8 +105,8 @@ class HFTokenizer:
     @cached_property
     def _least_tokens(self) -> Callable[[str], int] | None:
         normalize = self._normalize
-        keeps = isinstance(normalize, TextNormalizer) and not normalize.shortens
-        return least_tokens(self._backend, self._table) if normalize is None or keeps else None
+        shortens = normalize is not None and normalize.shortens
+        return None if shortens else least_tokens(self._backend, self._table)
 
     def least_tokens(self, text: str) -> int:
         return 0 if self._least_tokens is None else self._least_tokens(text)
@@ -148,7 +153,7 @@ class HFTokenizer:
     def _prepare(
         text: str,
         controls: list[tuple[int, int]],
-        normalize: Callable[[str], str] | None,
+        normalize: TextNormalizer | None,
         stand_ins: dict[str, str] | None,
     ) -> str:
         """Return `text` normalized between `controls`, which are replaced by stand-ins."""
@@ -156,7 +161,7 @@ class HFTokenizer:
         position = 0
         for start, stop in [*controls, (len(text), len(text))]:
             between, token = text[position:start], text[start:stop]
-            parts.append(normalize(between) if normalize else between)
+            parts.append(normalize(between, first=not position) if normalize else between)
             parts.append(stand_ins[token] if stand_ins and token else token)
             position = stop
         return "".join(parts)
@@ -199,7 +204,8 @@ class HFTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         known = self._bytes.get(token_id)
         if known is None:
-            token = self.id_to_token(token_id)
+            # What stands in the text: "▁<tool>" if the normalizer puts a space before each text.
+            token = self._normalized.get(token_id) or self.id_to_token(token_id)
             known = b"" if token is None else self._decoder.token_bytes(token)
             self._bytes[token_id] = known
         return known
@@ -220,9 +226,16 @@ class HFTokenizer:
 
 
 def _encode(backend: tokenizers.Tokenizer, text: str) -> tokenizers.Encoding:
-    if len(text) <= UNLOCKED_CHARACTERS:
-        return backend.encode(text, add_special_tokens=False)
-    return backend.encode_batch([text], add_special_tokens=False)[0]
+    try:
+        if len(text) <= UNLOCKED_CHARACTERS:
+            return backend.encode(text, add_special_tokens=False)
+        return backend.encode_batch([text], add_special_tokens=False)[0]
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # the library's class derives from no other
+            raise
+        raise InvalidRequestError(
+            "The model's tokenizer fails on this text.", fix="Use another text, or --tokenizer."
+        ) from None
 
 
 def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:

@@ -239,26 +239,28 @@ class TextNormalizer:
         stages: replacements and removals of characters, if any.
         prefix: put a space in front of every text.
         space: the replacement for spaces.
+        once: put none in front of text behind a special token (Transformers' `legacy: false`).
     """
 
     stages: normalizers.Sequence | None
     prefix: bool
     space: str = SPACE
+    once: bool = False
 
     @property
     def shortens(self) -> bool:
         """Return whether it may shorten a text."""
         return self.stages is not None
 
-    def __call__(self, text: str) -> str:
+    def __call__(self, text: str, *, first: bool = True) -> str:
         if self.stages is not None:
             text = self.stages.normalize_str(text)
         text = text.replace(" ", self.space)
-        return SPACE + text if text and self.prefix else text
+        return SPACE + text if text and self.prefix and (first or not self.once) else text
 
 
-def text_normalizer(vocabulary: Vocabulary) -> TextNormalizer:
-    """Return the normalizer of a sentencepiece vocabulary."""
+def text_normalizer(vocabulary: Vocabulary, *, once: bool = False) -> TextNormalizer:
+    """Return the normalizer of a sentencepiece vocabulary; `once` as in `TextNormalizer`."""
     stages: list[Any] = []
     if vocabulary.charsmap:
         stages.append(_charsmap(vocabulary.charsmap))
@@ -266,4 +268,4 @@ def text_normalizer(vocabulary: Vocabulary) -> TextNormalizer:
         stages.append(normalizers.Replace(Regex(r"\A +| +\z"), ""))
         stages.append(normalizers.Replace(Regex(" {2,}"), " "))
     pipeline = normalizers.Sequence(stages) if stages else None
-    return TextNormalizer(pipeline, vocabulary.add_dummy_prefix)
+    return TextNormalizer(pipeline, vocabulary.add_dummy_prefix, once=once)

@@ -94,8 +94,11 @@ class TokenDecoder:
         if backend.decoder is None:  # the library puts a space between any two tokens
             return cls(continues="", strips_leading_space=True)
         description: dict[str, Any] = json.loads(backend.decoder.__getstate__())
-        decoder = cls()
+        decoder, fused = cls(), False
         for stage in description.get("decoders", [description]):
+            if stage["type"] == "Strip" and stage.get("start") and not fused:
+                raise _unsupported(json.dumps(stage))  # it would strip each token
+            fused |= stage["type"] == "Fuse"
             decoder = decoder._with_stage(stage)
         return decoder
 

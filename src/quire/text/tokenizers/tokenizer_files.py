@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,11 @@ def load_files(path: Path) -> HFTokenizer:
         added.add(backend)
     elif path.suffix == ".model":
         vocabulary = read_vocabulary(path)
+        newer = settings.get("legacy") is False
+        if newer and settings.get("add_prefix_space") is False:
+            vocabulary = replace(vocabulary, add_dummy_prefix=False)
         backend = _sentencepiece(vocabulary, settings, added)
-        normalize = text_normalizer(vocabulary)
+        normalize = text_normalizer(vocabulary, once=newer)
     else:
         backend, table = read_tokenizer_json(path)
         if table is not None and added.missing(backend):
@@ -86,6 +90,8 @@ def _vocab_and_merges(path: Path, settings: dict[str, Any], added: Added) -> tok
     kind = "qwen2" if str(settings.get("tokenizer_class")).startswith("Qwen2") else "gpt-2"
     merges = read_merges(path.with_name("merges.txt"))
     backend = bpe_backend(vocabulary, merges, kind, path.name)
+    if kind == "gpt-2" and settings.get("add_prefix_space"):
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     if not added.roles and "<|endoftext|>" in vocabulary:
         ends = ("bos_token", "eos_token", "unk_token")
         added.roles.update(dict.fromkeys(ends, "<|endoftext|>"))
