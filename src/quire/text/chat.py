@@ -25,6 +25,8 @@ DEVELOPER = "developer"
 """OpenAI's newer name of the role system."""
 _LISTS = re.compile(r"for\s+\w+\s+in\s+\w+(?:\.content\b|\[['\"]content['\"]\])")
 """Of a template that reads content as a list of parts."""
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+"""Names of a message's reasoning; templates read the first or the second."""
 _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -81,6 +83,7 @@ def render_chat(
             fix="Set add_generation_prompt to false.",
             param="continue_final_message",
         )
+    messages = [_normalized(message) for message in messages]
     if DEVELOPER not in source:
         messages = [_as_system(message) for message in messages]
     guard = _Guard(tokenizer.special_token_strings)
@@ -111,6 +114,20 @@ def _prepared(
     if end is not None:
         _mark_end(prepared, end)
     return [_as_parts(message) for message in prepared] if listed else prepared
+
+
+def _normalized(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message without its nulls, and with its reasoning under both usual names.
+
+    Templates test whether a field is there, and some write a null as "None". gpt-oss's refuses
+    `thinking` where a message has a text and calls tools.
+    """
+    found = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((found[name] for name in _REASONING if name in found), None)
+    if reasoning is None:
+        return found
+    more = {} if found.get("content") and found.get("tool_calls") else {"thinking": reasoning}
+    return {**more, **found, "reasoning_content": reasoning}
 
 
 def _as_system(message: dict[str, Any]) -> dict[str, Any]:

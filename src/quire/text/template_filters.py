@@ -42,12 +42,10 @@ def replace(value: Any, old: str, new: str, count: int | None = None) -> str:
 def indent(value: Any, width: int | str = 4, first: bool = False, blank: bool = False) -> str:
     budget.check_width(len(width) if isinstance(width, str) else width)
     space = width if isinstance(width, str) else " " * width
-    lines = str(budget.charge_spelling(value)).split("\n")
+    lines = f"{budget.charge_spelling(value)}\n".splitlines()
     budget.charge(len(space) * len(lines))
-    return "\n".join(
-        space + line if (index > 0 or first) and (line or blank) else line
-        for index, line in enumerate(lines)
-    )
+    indented = [space + line if line or blank else line for line in lines[1:]]
+    return "\n".join([space + lines[0] if first else lines[0], *indented])
 
 
 def sum_(value: Any, attribute: str | int | None = None, start: int | float = 0) -> Any:
@@ -89,6 +87,12 @@ def _check_name(name: Any) -> None:
 
 
 def _item(entry: Any, attribute: str | int) -> Any:
-    if not isinstance(entry, dict):
-        raise SecurityError("it takes an attribute of something that is not a table")
-    return entry.get(attribute, "")
+    """Return the item at a dotted path such as "function.name", as Jinja reads it."""
+    for name in str(attribute).split("."):
+        if isinstance(entry, list) and name.isdigit():
+            entry = entry[int(name)] if int(name) < len(entry) else ""
+        elif isinstance(entry, dict):
+            entry = entry.get(name, "")
+        else:
+            raise SecurityError("it takes an attribute of something that is not a table")
+    return entry

@@ -180,6 +180,33 @@ def test_roles_are_words(role: object) -> None:
         render_chat(byte_tokenizer(chat_template=CHATML), [{"role": role, "content": "x"}])
 
 
+WITHOUT_TEXT = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        WITHOUT_TEXT,
+        {"role": "assistant", "content": "x", "tool_calls": None, "name": None},
+        *({**WITHOUT_TEXT, name: "hm"} for name in ("reasoning_content", "reasoning", "thinking")),
+    ],
+)
+def test_nulls_and_names_of_reasoning(
+    oracle: PreTrainedTokenizerFast, message: dict[str, Any]
+) -> None:
+    source = "{% for m in messages %}{{ m | tojson(sort_keys=true) }}{% endfor %}"
+    messages = [USER, message]
+    text = render_chat(byte_tokenizer(chat_template=source), messages).text
+    options: dict[str, Any] = {"chat_template": source, "tokenize": False}
+    assert text == oracle.apply_chat_template(messages, **options)
+
+
+def test_gpt_oss_takes_no_reasoning_with_a_text_and_a_call() -> None:
+    source = "{{ 'thinking' in messages[0] }}"
+    message = WITHOUT_TEXT | {"content": "x", "reasoning": "hm"}
+    assert render_chat(byte_tokenizer(chat_template=source), [message]).text == "False"
+
+
 def test_content_in_parts() -> None:
     tokenizer = byte_tokenizer(chat_template="{{ messages[0].content }}")
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -144,6 +145,8 @@ def test_errors_say_what_is_wrong(source: str, said: str) -> None:
         "{{ messages|rejectattr('role', 'equalto', 'user')|list|length }}",
         "{{ messages[::-1][0].role }}",
         "{{ text.strip().split(' ')[-1].title() }} {{ '{:>5}|{}'.format(1, 'é') }}",
+        "{{ tools|join(', ', attribute='function.name') }}{{ tools|sum(attribute='n.0') }}",
+        "{{ lines|indent }}{{ lines|indent(2, true, true) }}{{ ''|indent(1, true) }}",
         "{{ [1, 2, 3]|sum }} {{ messages|sum(attribute='n') }} {{ text|indent(2, true) }}",
         "{% macro m(x) %}<{{ x }}>{% endmacro %}{{ m('a') }}{{ text|replace('l', 'L') }}",
         "{{ 'x' in text }} {{ text is string }} {{ value is mapping }} {{ messages is iterable }}",
@@ -155,9 +158,16 @@ def test_renders_as_transformers(source: str) -> None:
         {"role": "user", "content": "hé", "n": 1},
         {"role": "assistant", "content": "b", "n": 2},
     ]
-    variables = {"text": "  hello world \n x", "value": {"k": "é<>&'", "z": [1, None]}}
-    expected = render_jinja_template([messages], chat_template=source, **variables)[0][0]
-    assert render_template(source, {"messages": messages, **variables}) == expected
+    tools = [{"function": {"name": name}, "n": [5]} for name in "fg"]
+    variables = {
+        "text": "  hello world \n x",
+        "value": {"k": "é<>&'", "z": [1, None]},
+        "lines": "\n\r\na\u2028b\n\nc\n",
+    }
+    options: dict[str, Any] = {"chat_template": source, "tools": tools, **variables}
+    expected = render_jinja_template([messages], **options)[0][0]
+    found = render_template(source, {"messages": messages, "tools": tools, **variables})
+    assert found == expected
 
 
 def test_large_prompts_are_fine() -> None:
