@@ -2,8 +2,9 @@
 
     pack-quantized    weight_packed I32 [N, K · bits / 32], weight_scale [N, G], weight_shape [2],
                       weight_zero_point I32 [N · bits / 32, G], weight_g_idx I32 [K]
-    int-quantized     weight I8 [N, K], weight_scale [N, 1], [1] or [N, G], weight_zero_point I8,
-                      input_scale and input_zero_point if activations are static
+    int-quantized     weight I8 [N, K] of 2 to 8 bits, weight_scale [N, 1], [1] or [N, G],
+                      weight_zero_point I8; input_scale and input_zero_point if activations are
+                      static
     float-quantized   weight F8_E4M3 [N, K], weight_scale [N, 1], [1], [N, G] or one per block
     nvfp4-pack-quantized, mxfp4-pack-quantized: see `quant.fp4`
 
@@ -38,7 +39,8 @@ _FORMATS = {
     name: name
     for name in (
         "pack-quantized", "int-quantized", "float-quantized", "naive-quantized",
-        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mixed-precision", "dense",
+        "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized", "mixed-precision",
+        "dense",
     )
 }  # fmt: skip
 _SCALAR = ((), (1,), (1, 1))
@@ -280,12 +282,10 @@ def _scheme(weights: Fields, activations: Fields | None, form: str) -> Scheme:
         return GroupedFloat(group) if grouped and group else Fp8()
     if strategy == "block":
         raise weights.unsupported("strategy", "integers come by tensor, channel or group")
+    if not 2 <= bits <= 8:
+        raise weights.unsupported("num_bits", "integers have 2 to 8 bits")
     if form == "pack-quantized":
-        if not 2 <= bits <= 8:
-            raise weights.unsupported("num_bits", "packed integers have 2 to 8 bits")
         return PackedInt(bits, group, symmetric, order)
-    if bits != 8:
-        raise weights.unsupported("num_bits", f"{form} integers have 8 bits")
     return PlainInt(group, symmetric, static, float_activations=activations is None)
 
 

@@ -20,7 +20,7 @@ HOW_IT_WAS_MADE = (
     "enable_minmax_tuning", "enable_quanted_input", "low_gpu_mem_usage", "scale_dtype", "amp",
     "gradient_accumulate_steps", "train_bs", "data_type", "foem", "gptaq", "gptaq_alpha",
     "gptaq_memory_device", "v2", "v2_alpha", "pack_impl", "calculate_w_wq_diff", "failsafe",
-    "provider", "to_quant_block_names",
+    "provider", "to_quant_block_names", "method",
 )  # fmt: skip
 """Fields that GPTQModel, AutoAWQ, AutoRound and others write, and that change no number."""
 

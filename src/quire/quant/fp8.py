@@ -3,6 +3,7 @@
     weight             F8_E4M3 or F8_E5M2 [N, K]
     weight_scale_inv   float [N / 128, K / 128]: one scale per block, not its inverse
     weight_scale       float, one for all, [N] or [N, 1]; AutoFP8 and fbgemm
+    weight_scale_inv   float, one for all, no inverse either; Hugging Face's fp8 without blocks
     input_scale        float, for static quantization of activations; unused
 
     W[n, k] = weight · scale
@@ -39,12 +40,12 @@ class Fp8:
     Attributes:
         dtype: "F8_E4M3" or "F8_E5M2".
         block: rows and columns that share a scale; None for one scale per row, or one for all.
-        scale: suffix of the scales.
+        scales: suffixes that the scales may have; there is one.
     """
 
     dtype: str = "F8_E4M3"
     block: tuple[int, int] | None = None
-    scale: str = "weight_scale"
+    scales: tuple[str, ...] = ("weight_scale",)
 
     def form(self, columns: int) -> Form:
         return Form(_TYPES[self.dtype], 8, self.block[1] if self.block else columns)
@@ -55,14 +56,14 @@ class Fp8:
             shapes = ((-(-rows // self.block[0]), -(-columns // self.block[1])),)
         return {
             "weight": Stored((self.dtype,), ((rows, columns),), raw=True),
-            self.scale: Stored(_SCALES, shapes),
+            **{name: Stored(_SCALES, shapes, len(self.scales) > 1) for name in self.scales},
             "input_scale": Stored(FLOATS, ((), (1,)), optional=True),
             "activation_scale": Stored(FLOATS, ((), (1,)), optional=True),
             "input_scale_ub": Stored(FLOATS, ((), (1,)), optional=True),
         }
 
     def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
-        scale, group = tensors[self.scale], columns
+        scale, group = self._scale(tensors), columns
         if self.block:
             scale = np.repeat(scale, self.block[0], axis=0)[:rows]
             group = self.block[1]
@@ -70,6 +71,12 @@ class Fp8:
             scale = np.broadcast_to(scale.reshape(-1, 1), (rows, 1))
         codes = tensors["weight"].view(dtype_of(_TYPES[self.dtype]))
         return QuantizedWeight(codes, 8, np.ascontiguousarray(scale), group)
+
+    def _scale(self, tensors: Mapping[str, HostArray]) -> HostArray:
+        found = [tensors[name] for name in self.scales if name in tensors]
+        if len(found) != 1:
+            raise ValueError(f"it has {len(found)} of the scales {', '.join(self.scales)}")
+        return found[0]
 
 
 class Fp8Method:
@@ -82,8 +89,8 @@ class Fp8Method:
         dtype = fields.choice("fmt", {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2"}, "e4m3")
         fields.choice("scale_fmt", {"float": True, "ue8m0": True}, "float")
         block = _block(fields, self.name)
-        scale = "weight_scale_inv" if block else "weight_scale"
-        self._scheme = Fp8(dtype, block, scale)
+        scales = ("weight_scale_inv",) if block else ("weight_scale", "weight_scale_inv")
+        self._scheme = Fp8(dtype, block, scales)
         names = ("modules_to_not_convert", "ignored_layers")
         self._dense = tuple(name for field in names for name in fields.strings(field))
         fields.skip("dequantize", "expert_dtype", "activation_scale_ub", "kv_cache_scheme")

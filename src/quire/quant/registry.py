@@ -35,7 +35,10 @@ def quantization_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any] | Non
     Raises:
         CheckpointError: it is not a table, or names no method.
     """
-    config = hf_config.get("quantization_config") or hf_config.get("compression_config")
+    text = hf_config.get("text_config")
+    tables = [hf_config, text] if isinstance(text, Mapping) else [hf_config]
+    names = ("quantization_config", "compression_config")
+    config = next((found for table in tables for name in names if (found := table.get(name))), None)
     if config is None:
         return None
     if not isinstance(config, Mapping):

@@ -96,7 +96,7 @@ def awq(draw: np.random.Generator, n: int, k: int, *, group: int = 32) -> Layer:
 
 def fp8(
     draw: np.random.Generator, n: int, k: int, *, block: tuple[int, int] | None = None,
-    per_row: bool = False, dtype: torch.dtype = torch.float8_e4m3fn,
+    per_row: bool = False, dtype: torch.dtype = torch.float8_e4m3fn, inverse: bool = False,
 ) -> Layer:  # fmt: skip
     codes = torch.from_numpy(draw.standard_normal((n, k)) * 100).to(dtype)
     values = codes.float().numpy()
@@ -110,7 +110,7 @@ def fp8(
         for j in range(k):
             at = (i // block[0], j // block[1]) if block else (i, 0) if per_row else ()
             weight[i, j] = values[i, j] * scale[at]
-    name = "weight_scale_inv" if block else "weight_scale"
+    name = "weight_scale_inv" if block or inverse else "weight_scale"
     return Layer({"weight": codes, name: torch.from_numpy(scale)}, weight)
 
 

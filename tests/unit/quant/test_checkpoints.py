@@ -82,7 +82,9 @@ def checkpoint(
     return tensors, dense
 
 
-GPTQ: dict[str, Any] = {"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": False}
+GPTQ: dict[str, Any] = {
+    "quant_method": "gptq", "method": "gptq", "bits": 4, "group_size": 32, "sym": False,
+}  # fmt: skip
 AWQ: dict[str, Any] = {
     "quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm",
 }  # fmt: skip
@@ -111,6 +113,7 @@ CASES: dict[str, tuple[dict[str, Any], Packer]] = {
     "fp8-row": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
                 partial(packers.fp8, per_row=True)),
     "fp8-e5m2": (FP8 | {"fmt": "e5m2"}, partial(packers.fp8, dtype=torch.float8_e5m2)),
+    "fp8-inv": (FP8 | {"activation_scheme": "static"}, partial(packers.fp8, inverse=True)),
     "fp8-block": (FP8 | {"weight_block_size": [48, 40]}, partial(packers.fp8, block=(48, 40))),
     "bnb-nf4": (BNB, packers.bnb4),
     "bnb-nf4-plain": (BNB, partial(packers.bnb4, nested=False)),

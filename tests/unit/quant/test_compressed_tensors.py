@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from compressed_tensors.compressors.mxfp4.base import MXFP4PackedCompressor
+from compressed_tensors.compressors.mxfp8.base import MXFP8QuantizationCompressor
 from compressed_tensors.compressors.naive_quantized.base import (
     FloatQuantizationCompressor,
     IntQuantizationCompressor,
@@ -30,6 +31,7 @@ COMPRESSORS: dict[str, Any] = {
     "float-quantized": FloatQuantizationCompressor,
     "nvfp4-pack-quantized": NVFP4PackedCompressor,
     "mxfp4-pack-quantized": MXFP4PackedCompressor,
+    "mxfp8-quantized": MXFP8QuantizationCompressor,
 }
 
 
@@ -46,6 +48,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "int8 w8a16": ("pack-quantized", args(8)),
     "int8 zero": ("pack-quantized", args(8, strategy="group", group_size=32, symmetric=False)),
     "int8": ("int-quantized", args(8)),
+    "int4 w4a8": ("int-quantized", args(strategy="group", group_size=32, symmetric=False)),
     "int8 tensor": ("int-quantized", args(8, strategy="tensor")),
     "int8 channel zero": ("int-quantized", args(8, symmetric=False)),
     "fp8": ("float-quantized", args(8, "float")),
@@ -54,6 +57,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "fp8 block": ("float-quantized", args(8, "float", strategy="block", block_structure=[8, 32])),
     "nvfp4": ("nvfp4-pack-quantized",
               args(4, "float", strategy="tensor_group", group_size=16)),
+    "mxfp8": ("mxfp8-quantized", args(8, "float", strategy="group", group_size=32)),
     "mxfp4": ("mxfp4-pack-quantized", args(4, "float", strategy="group", group_size=32)),
 }  # fmt: skip
 
@@ -80,7 +84,7 @@ def written(form: str, weights: dict[str, Any]) -> tuple[dict[str, Tensor], Tens
     state: dict[str, Tensor] = {"weight": torch.randn(N, K)}
     shape = scale_shape(weights)
     state["weight_scale"] = (torch.rand(shape) + 0.5) * 2 / most
-    if form.startswith("mxfp4"):
+    if form.startswith("mxfp"):
         state["weight_scale"] = torch.exp2(torch.randint(-4, 2, shape).float())
     if form.startswith("nvfp4"):
         state["weight_global_scale"] = torch.tensor([20.0])

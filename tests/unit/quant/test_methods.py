@@ -55,7 +55,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (BNB | {"load_in_8bit": True}, "load_in_4bit is True"),
     (BNB | {"bnb_4bit_quant_type": "nf3"}, "bnb_4bit_quant_type is 'nf3'"),
     (recipe(num_bits=9), r"config_groups\.group_0\.weights\.num_bits is 9"),
-    (recipe("int-quantized"), r"weights\.num_bits is 4; int-quantized integers have 8 bits"),
+    (recipe("int-quantized", num_bits=1), r"weights\.num_bits is 1; integers have 2 to 8 bits"),
     (recipe(strategy="row"), r"weights\.strategy is 'row'"),
     (recipe(type="complex"), r"weights\.type is 'complex'"),
     (recipe(new_field=1), r"weights\.new_field is 1"),
@@ -116,6 +116,8 @@ def test_configurations_that_do_not_name_their_method() -> None:
     found = quantization_config({"compression_config": {"config_groups": {}}})
     assert found is not None
     assert found["quant_method"] == "compressed-tensors"
+    inner = {"quantization_config": {"quant_method": "awq"}}
+    assert quantization_config({"text_config": inner}) == {"quant_method": "awq"}
     for broken in ({"bits": 4}, [1], "gptq"):
         with pytest.raises(QuireError, match="quantization_config"):
             quantization_config({"quantization_config": broken})
