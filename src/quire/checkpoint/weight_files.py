@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 
 from quire.checkpoint.json_file import read_json
 from quire.core.errors import CheckpointError, ModelNotFoundError
+
+logger = logging.getLogger(__name__)
 
 INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safetensors")
@@ -22,15 +25,15 @@ def weight_files(folder: Path) -> list[Path]:
     or the only file. Files that an index does not name (another format's copy of the same
     weights, an adapter) are left alone.
     """
-    if (folder / INDEX).exists():
-        return _indexed(folder)
     single = folder / "model.safetensors"
+    if (folder / INDEX).exists():
+        return _indexed(folder, single)
     if single.exists():
         return [single]
     found = sorted(folder.glob("*.safetensors"))
     shards = [match for path in found if (match := _SHARD.fullmatch(path.name))]
     if shards:
-        first = shards[0]
+        first = next((shard for shard in shards if shard["stem"] == "model"), shards[0])
         count = int(first["count"])
         wanted = [
             f"{first['stem']}-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)
@@ -46,7 +49,8 @@ def weight_files(folder: Path) -> list[Path]:
     return found
 
 
-def _indexed(folder: Path) -> list[Path]:
+def _indexed(folder: Path, single: Path) -> list[Path]:
+    """Return the files that the index names; `single` if all of those are missing."""
     index = read_json(folder / INDEX)
     weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
@@ -57,7 +61,11 @@ def _indexed(folder: Path) -> list[Path]:
                 f"{INDEX} names the file {name!r}, which is not in the model's folder.",
                 fix="Download the file again.",
             )
-    return _present(folder, sorted(set(weight_map.values())), INDEX)
+    names = sorted(set(weight_map.values()))
+    if single.exists() and not any((folder / name).exists() for name in names):
+        logger.warning("%s names files that are not there; %s is read.", INDEX, single.name)
+        return [single]
+    return _present(folder, names, INDEX)
 
 
 def _is_file_name(name: str) -> bool:

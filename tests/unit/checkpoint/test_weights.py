@@ -56,6 +56,19 @@ def test_shards_without_an_index(tmp_path: Path) -> None:
     )
 
 
+def test_shards_of_another_format_are_left_alone(tmp_path: Path) -> None:
+    paths = shards(tmp_path)
+    write_safetensors(tmp_path / "consolidated-00001-of-00001.safetensors", t1=A)
+    assert weight_files(tmp_path) == paths
+
+
+def test_an_old_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As Transformers reads it."""
+    write_index(write_folder(tmp_path, a=A), {"a": "model-00001-of-00001.safetensors"})
+    assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
+    assert "names files that are not there" in caplog.text
+
+
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_missing_shard_is_named(tmp_path: Path, indexed: bool) -> None:
     paths = shards(tmp_path, 3)
