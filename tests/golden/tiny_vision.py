@@ -140,7 +140,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "text_config": _TEXT
             | {
                 "head_dim": 16, "rope_parameters": _MROPE, "num_experts": 4,
-                "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 40,
+                "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
                 "tie_word_embeddings": False,
             },
             "vision_config": {
@@ -210,9 +210,12 @@ def write_vision_model(folder: Path, kind: str) -> Any:
 
 
 def _transpose_experts(path: Path) -> None:
-    """Store the first layer's experts as published checkpoints do, not as Transformers saves."""
+    """Store the first layer's experts as published checkpoints do, not as Transformers saves.
+
+    Transformers takes a square tensor as it is.
+    """
     tensors = load_file(path)
     for name, tensor in tensors.items():
-        if ".layers.0.mlp.experts." in name:
+        if ".layers.0.mlp.experts.down" in name:
             tensors[name] = tensor.transpose(1, 2).contiguous()
     save_file(tensors, path, {"format": "pt"})

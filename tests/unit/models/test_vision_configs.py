@@ -68,6 +68,26 @@ def test_what_is_left_out_has_its_default(
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "whole", "text", "tied"),
+    [
+        ("gemma3", False, True, False),
+        ("gemma3", None, False, True),
+        ("paligemma", True, False, True),
+        ("llava", False, True, True),
+        ("qwen2_vl", None, False, False),
+    ],
+)
+def test_which_table_ties_embeddings(kind: str, whole: Any, text: bool, tied: bool) -> None:
+    name, config, _ = MODELS[kind]
+    config = config | {"architectures": [f"{name}ForConditionalGeneration"]}
+    inner = config["text_config"] | {"tie_word_embeddings": text}
+    if kind.startswith("qwen"):
+        inner |= {"model_type": f"{kind}_text"}
+    found = model_config(config | {"tie_word_embeddings": whole, "text_config": inner})
+    assert found.tie_word_embeddings == tied
+
+
 @pytest.mark.parametrize("kind", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl"])
 def test_the_base_of_a_towers_positions(kind: str) -> None:
     name, config, _ = MODELS[kind]

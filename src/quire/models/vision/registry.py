@@ -53,8 +53,8 @@ def text_config(config: hf.HFConfig, kind: VisionKind) -> dict[str, Any]:
     for name in ("torch_dtype", "dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id"):
         if text.get(name) is None and config.get(name) is not None:
             text[name] = config[name]
-    if nested and config.get("tie_word_embeddings"):
-        text["tie_word_embeddings"] = True
+    if nested and (kind in _OUTER_TIES or config.get("tie_word_embeddings")):
+        text["tie_word_embeddings"] = config.get("tie_word_embeddings", True)
     text = _DEFAULTS.get(str(text.get("model_type")), {}) | text
     if kind == "clip":
         text["projection_dim"] = config.get("projection_dim", 512)
@@ -113,6 +113,8 @@ _DEFAULTS: dict[str, dict[str, int | bool]] = {
 """What text models are that a checkpoint's text_config only names, as those of Gemma 3 and LLaVA
 do."""
 _MROPE = ("mrope_section", "mrope_interleaved")
+_OUTER_TIES = ("gemma3", "paligemma")
+"""Kinds that never read whether text_config ties the embeddings, as in Transformers."""
 
 
 def parse_vision(config: hf.HFConfig, kind: VisionKind, text: Any) -> VisionConfig:

@@ -166,8 +166,9 @@ class _Matcher:
         height, columns = sum(parts), parameter.shape[1:]
         transposed = stacked.transposed and bool(columns)
         inner = (height, *columns)
-        if inner != inner[::-1] and self._shape(name) == (parameter.experts, *inner):
-            transposed = False  # as Transformers 5 saves what is published transposed
+        square = inner == inner[::-1]
+        if (stacked.either or not square) and self._shape(name) == (parameter.experts, *inner):
+            transposed = False
         width = columns[0] if columns else 0
         rows = parameter.experts * height
         scheme = self._scheme(name, rows, width) if columns else None

@@ -43,11 +43,13 @@ class Stacked:
         name: within a layer, whole: [experts, out, in].
         transposed: it is [experts, in, out].
         interleaved: rows of gate and of up alternate.
+        either: it is not transposed if its shape allows that, as Transformers reads it.
     """
 
     name: str
     transposed: bool = False
     interleaved: bool = False
+    either: bool = False
 
     def cuts(self, parts: tuple[int, ...]) -> list[Cut]:
         """Return where the parts of the first expert are."""
@@ -75,7 +77,8 @@ def stacks(
         if bare in stored:
             return [(bare, stacked, parts)]
         if f"{bare}.transposed" in stored:
-            return [(f"{bare}.transposed", replace(stacked, transposed=True), parts)]
+            either = replace(stacked, transposed=True, either=True)
+            return [(f"{bare}.transposed", either, parts)]
         if f"{bare}.blocks" in stored:  # quantized as published, never transposed
             return [(bare, replace(stacked, transposed=False), parts)]
         if f"{bare}.weight" in stored:  # a linear layer of experts, or GGUF's
