@@ -18,6 +18,7 @@ from quire.resolve.flag_values import expanded, read_object, value_error, wrong_
 
 LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
 """Kind of a source → how its weights are read."""
+_TEXT = ("rope_", "max_position_embeddings")
 _FLAG = "--hf-overrides"
 SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields of generation_config.json that are values for unset sampling fields."""
@@ -29,7 +30,7 @@ def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
 
     Args:
         overrides: a JSON object; null removes a field. RoPE's fields work in any spelling
-            (see `models.rope.overridden`).
+            (see `models.rope.overridden`). Fields of the text model may stand at the top level.
 
     Raises:
         ConfigError: it is no JSON object.
@@ -37,7 +38,16 @@ def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
     if overrides is None:
         return source
     given = read_object("hf_overrides", overrides, '{"max_position_embeddings": 4096}')
-    return replace(source, config=rope.overridden(source.config, given))
+    config = source.config
+    for part in ("text_config", "vision_config"):
+        own, asked = config.get(part), given.get(part, {})
+        if not isinstance(own, dict) or not isinstance(asked, dict):
+            continue
+        if part == "text_config":
+            moved = [n for n in given if n not in config and (n in own or n.startswith(_TEXT))]
+            asked = {name: given.pop(name) for name in moved} | asked
+        given[part] = rope.overridden(own, asked)
+    return replace(source, config=rope.overridden(config, given))
 
 
 def with_generation_flags(source: ModelSource, args: EngineArgs) -> ModelSource:

@@ -8,14 +8,25 @@ from typing import Any
 
 import pytest
 
+from quire.checkpoint.source import ModelSource
 from quire.core.errors import CheckpointError, ConfigError
 from quire.core.model_config import ModelConfig
+from quire.models.registry import model_config
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import engine_args, resolve
+from quire.resolve.model import overridden
 from quire.system.hardware import Hardware
 
 MACHINE = Hardware(cores=4, memory_bytes=2**34, available_bytes=2**34)
 PRESET = EngineArgs(model="qwen3-0.6b", load_format="dummy")
+LLAVA: dict[str, Any] = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "text_config": {"model_type": "llama", "vocab_size": 32064, "rms_norm_eps": 1e-5},
+    "vision_config": {
+        "hidden_size": 64, "intermediate_size": 96, "model_type": "clip_vision_model",
+        "num_attention_heads": 4, "num_hidden_layers": 3, "patch_size": 14, "image_size": 56,
+    },
+}  # fmt: skip
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 
 
@@ -35,6 +46,23 @@ def test_fields_take_the_place_of_the_models_own() -> None:
     assert model({"rms_norm_eps": 0.5}).norm_eps == 0.5
     assert model({"max_position_embeddings": 99}).max_position_embeddings == 99
     assert model({"rope_theta": 5.0}).rope.theta == 5.0  # type: ignore[union-attr]
+
+
+def test_fields_of_a_text_model() -> None:
+    """They keep the rest of text_config, and may stand at the top level."""
+
+    def read(given: dict[str, Any]) -> ModelConfig:
+        source = ModelSource("m", "dummy", None, LLAVA, {}, None)
+        return model_config(overridden(source, json.dumps(given)).config)
+
+    plain = read({})
+    for given in ({"text_config": {"rms_norm_eps": 0.5}}, {"rms_norm_eps": 0.5}):
+        assert read(given) == replace(plain, norm_eps=0.5)
+    assert read({"max_position_embeddings": 99}).max_position_embeddings == 99
+    assert read({"rope_theta": 5.0}).rope.theta == 5.0  # type: ignore[union-attr]
+    assert read({"vision_config": {"image_size": 28}}).vision != plain.vision
+    with pytest.raises(CheckpointError, match="text_config is 'x'"):
+        read({"text_config": "x"})
 
 
 def test_a_field_is_taken_away() -> None:
