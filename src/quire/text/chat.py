@@ -83,9 +83,8 @@ def render_chat(
             fix="Set add_generation_prompt to false.",
             param="continue_final_message",
         )
-    messages = [_normalized(message) for message in messages]
-    if DEVELOPER not in source:
-        messages = [_as_system(message) for message in messages]
+    knows_developers = DEVELOPER in source
+    messages = [_normalized(message, knows_developers) for message in messages]
     guard = _Guard(tokenizer.special_token_strings)
     end = f"{guard.mark}end "
     prepared = _prepared(messages, guard, source, end if continue_final_message else None)
@@ -116,23 +115,21 @@ def _prepared(
     return [_as_parts(message) for message in prepared] if listed else prepared
 
 
-def _normalized(message: dict[str, Any]) -> dict[str, Any]:
+def _normalized(message: dict[str, Any], knows_developers: bool) -> dict[str, Any]:
     """Return a message without its nulls, and with its reasoning under both usual names.
 
     Templates test whether a field is there, and some write a null as "None". gpt-oss's refuses
-    `thinking` where a message has a text and calls tools.
+    `thinking` where a message has a text and calls tools. A developer counts as system if the
+    template knows no developers.
     """
     found = {key: value for key, value in message.items() if value is not None}
+    if found.get("role") == DEVELOPER and not knows_developers:
+        found["role"] = "system"
     reasoning = next((found[name] for name in _REASONING if name in found), None)
     if reasoning is None:
         return found
     more = {} if found.get("content") and found.get("tool_calls") else {"thinking": reasoning}
     return {**more, **found, "reasoning_content": reasoning}
-
-
-def _as_system(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a developer message as system, for templates without that role."""
-    return {**message, "role": "system"} if message.get("role") == DEVELOPER else message
 
 
 def chat_to_token_ids(
