@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
+import stat
 import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,19 +48,23 @@ class BlockFiles:
     Args:
         folder: created if needed.
         block_bytes: size of a block.
+        read_only: nothing is written, so the folder need not be writable, nor be there yet.
 
     Raises:
         OSError: the folder cannot be created or written to.
     """
 
-    def __init__(self, folder: BlockFolder, block_bytes: int, limit: int) -> None:
+    def __init__(
+        self, folder: BlockFolder, block_bytes: int, limit: int, *, read_only: bool = False
+    ) -> None:
         self.folder = folder
         self._limit = limit
         self.head_bytes = len(folder.digest) + _CHECKSUM
         self._file_bytes = self.head_bytes + block_bytes
-        folder.folder.mkdir(parents=True, exist_ok=True)
         self._suffix = f".{os.getpid()}.{id(self)}"
-        _check_writable(folder.folder / (_UNFINISHED + "probe" + self._suffix))
+        if not read_only:
+            folder.folder.mkdir(parents=True, exist_ok=True)
+            _check_writable(folder.folder / (_UNFINISHED + "probe" + self._suffix))
         self._lock = threading.Condition()
         self._waiting: dict[bytes, tuple[Row, int]] = {}
         self._queue: deque[bytes] = deque()
@@ -97,7 +104,7 @@ class BlockFiles:
             row[:] = waiting[0]
             return waiting[1]
         head, path = bytearray(self.head_bytes), self.folder.path(key)
-        fd = os.open(path, os.O_RDONLY)
+        fd = open_block(path)
         try:
             size = os.preadv(fd, [head, row.data.cast("B")], 0)
             longer = os.fstat(fd).st_size != size
@@ -149,7 +156,7 @@ class BlockFiles:
         path = self.folder.path(key)
         unfinished = self.folder.folder / (_UNFINISHED + key.hex() + self._suffix)
         try:
-            with unfinished.open("wb") as file:
+            with _create(unfinished) as file:
                 file.write(self.folder.digest + checksum.to_bytes(_CHECKSUM, "little"))
                 file.write(row.data.cast("B"))
             with self._lock:
@@ -181,17 +188,51 @@ def evict(directory: Path, limit: int) -> None:
 
     One engine does it at a time; the others go on.
     """
-    with contextlib.suppress(OSError), (directory / f".{PREFIX}lock").open("w") as lock:
+    with contextlib.suppress(OSError), _open_lock(directory / f".{PREFIX}lock") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         found = sorted(_blocks(directory))
         total = sum(size for _, size, _ in found)
         if total <= (1 - 4 * MEASURED_EVERY) * limit:
             return
         for _, size, path in found:
-            _remove(path)
-            total -= size
+            if _remove(path):  # else it is another user's
+                total -= size
             if total <= (KEPT - 4 * MEASURED_EVERY) * limit:
                 return
+
+
+def open_block(path: str) -> int:
+    """Return a descriptor to read a block's file from.
+
+    Raises:
+        OSError: there is none, or it is no plain file: a pipe would never end.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "it is no plain file", path)
+    return fd
+
+
+def _create(path: Path) -> BinaryIO:
+    """Open a new file to write to, in a folder that somebody may have removed meanwhile.
+
+    It follows no link: another user of the folder might have left one.
+    """
+    try:
+        return path.open("xb")
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("xb")
+
+
+def _open_lock(path: Path) -> BinaryIO:
+    """Open the lock file, which may be another user's, or make it."""
+    how = os.O_CREAT | os.O_NOFOLLOW
+    try:
+        return open(os.open(path, how | os.O_RDWR, 0o666), "rb")  # NFS locks no other
+    except PermissionError:
+        return open(os.open(path, how | os.O_RDONLY), "rb")
 
 
 def _blocks(directory: Path) -> Iterator[tuple[int, int, str]]:
@@ -199,11 +240,14 @@ def _blocks(directory: Path) -> Iterator[tuple[int, int, str]]:
     for folder in directory.glob(PREFIX + "*"):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
+                unfinished = entry.name.startswith(_UNFINISHED)
+                if not _is_key(entry.name.removeprefix(_UNFINISHED).partition(".")[0]):
+                    continue  # not ours
                 with contextlib.suppress(OSError):  # another engine removed it
-                    stat = entry.stat()
-                    if not entry.name.startswith(_UNFINISHED):
-                        yield stat.st_atime_ns, stat.st_size, entry.path
-                    elif time.time() - stat.st_mtime > STALE_SECONDS:
+                    found = entry.stat(follow_symlinks=False)
+                    if not unfinished:
+                        yield found.st_atime_ns, found.st_size, entry.path
+                    elif time.time() - found.st_mtime > STALE_SECONDS:
                         _remove(entry.path)
 
 
@@ -212,6 +256,19 @@ def _check_writable(path: Path) -> None:
     path.unlink()
 
 
-def _remove(path: str | Path) -> None:
-    with contextlib.suppress(OSError):
+def _is_key(name: str) -> bool:
+    try:
+        return bool(bytes.fromhex(name))
+    except ValueError:
+        return False
+
+
+def _remove(path: str | Path) -> bool:
+    """Remove a file; return whether it is gone."""
+    try:
         os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return True

@@ -240,7 +240,8 @@ def _open(
     host = HostKV(caches, tiers.num_slots, threads=config.num_threads)
     if folder is not None:
         try:
-            host.add_files(BlockFiles(folder, host.num_words * 8, tiers.disk_bytes))
+            block_bytes, read_only = host.num_words * 8, tiers.read_only
+            host.add_files(BlockFiles(folder, block_bytes, tiers.disk_bytes, read_only=read_only))
         except OSError as error:
             raise ConfigError(
                 f"KV blocks cannot be written to {tiers.directory}: {error}.",

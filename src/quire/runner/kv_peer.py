@@ -35,7 +35,7 @@ from quire.parallel.handshake import (
     receive_frame,
     send_frame,
 )
-from quire.runner.kv_files import BlockFiles
+from quire.runner.kv_files import BlockFiles, open_block
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class BlockServer:
     def _send(self, connection: socket.socket, kind: bytes, key: bytes) -> None:
         files = self._files[kind]
         try:
-            fd = os.open(files.folder.path(key), os.O_RDONLY)
+            fd = open_block(files.folder.path(key))
         except OSError:
             connection.sendall(_HEAD.pack(0, 0))
             return

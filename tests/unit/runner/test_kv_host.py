@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -161,6 +163,21 @@ def test_a_block_outlives_its_engine(tmp_path: Path) -> None:
     second.close()
 
 
+def test_a_reader_needs_no_folder_that_it_may_write_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object, **flags: object) -> None:
+        raise PermissionError
+
+    for name in ("mkdir", "touch"):
+        monkeypatch.setattr(Path, name, refuse)
+    with pytest.raises(PermissionError):
+        open_files(tmp_path)
+    reader = BlockFiles(BlockFolder(tmp_path, DIGEST), 64, 2**20, read_only=True)
+    assert not reader.folder.find(b"a")
+    reader.close()
+
+
 def test_another_models_file_fails_the_load(tmp_path: Path, files: BlockFiles) -> None:
     layers = caches(torch.float32)
     copy(HostKV(layers, 0, files), save(0, b"a"))
@@ -172,15 +189,19 @@ def test_another_models_file_fails_the_load(tmp_path: Path, files: BlockFiles) -
     other.close()
 
 
-@pytest.mark.parametrize("damage", ["bit", "head", "name", "short", "empty", "long", "gone"])
+@pytest.mark.parametrize(
+    "damage", ["bit", "head", "name", "short", "empty", "long", "gone", "pipe"]
+)
 def test_a_damaged_file_fails_the_load_and_is_written_again(files: BlockFiles, damage: str) -> None:
     host = HostKV(caches(torch.float32), 1, files)
     copy(host, save(0, b"a"))
     files.flush()
     path = Path(files.folder.path(b"a"))
     data = path.read_bytes()
-    if damage == "gone":
+    if damage in ("gone", "pipe"):
         path.unlink()
+        if damage == "pipe":
+            os.mkfifo(path)
     elif damage == "name":
         copy(host, save(1, b"b"))
         files.flush()
@@ -249,10 +270,11 @@ def test_the_least_recently_used_files_of_all_models_go_first(tmp_path: Path) ->
         path.write_bytes(b"x" * 100)
         os.utime(path, (number + 1, number + 1))
     folders[0].use([bytes([0])])  # the oldest is used
-    unfinished = folders[0].folder / ".unfinished"
+    unfinished = folders[0].folder / ".00.7.8"
     unfinished.touch()
     os.utime(unfinished, (0, 0))
     (tmp_path / "other").write_bytes(b"x" * 10_000)
+    (folders[0].folder / "notes").write_bytes(b"x" * 10_000)  # no block
     evict(tmp_path, 1200)
     assert not unfinished.exists()
     assert sum(folders[n % 2].find(bytes([n])) for n in range(10)) == 10
@@ -260,6 +282,78 @@ def test_the_least_recently_used_files_of_all_models_go_first(tmp_path: Path) ->
     fresh = [BlockFolder(tmp_path, bytes([n] * 16)) for n in range(2)]
     assert [n for n in range(10) if fresh[n % 2].find(bytes([n]))] == [0, *range(3, 10)]
     assert (tmp_path / "other").exists()
+    assert (folders[0].folder / "notes").exists()
+
+
+def test_files_that_cannot_be_removed_do_not_make_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of another user: the younger own ones go, so that the limit holds."""
+    folder = BlockFolder(tmp_path, DIGEST)
+    folder.folder.mkdir()
+    paths = [Path(folder.path(bytes([number]))) for number in range(10)]
+    for number, path in enumerate(paths):
+        path.write_bytes(b"x" * 100)
+        os.utime(path, (number + 1, number + 1))
+    unlink = os.unlink
+
+    def refusing(path: str) -> None:
+        if Path(path) in paths[:3]:
+            raise PermissionError
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refusing)
+    evict(tmp_path, 1000)
+    assert [path.exists() for path in paths] == [True] * 3 + [False] * 2 + [True] * 5
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o666])
+def test_a_lock_of_another_user_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    lock, opened = tmp_path / ".quire-kv-lock", os.open
+    lock.touch()
+
+    def refusing(path: str, how: int, *mode_of_new: int) -> int:
+        if how & os.O_RDWR and mode == 0o444:
+            raise PermissionError
+        return opened(path, how, *mode_of_new)
+
+    monkeypatch.setattr(os, "open", refusing)
+    folder = BlockFolder(tmp_path, DIGEST)
+    folder.folder.mkdir()
+    Path(folder.path(b"a")).write_bytes(b"x" * 100)
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        evict(tmp_path, 10)
+        assert folder.find(b"a")
+    evict(tmp_path, 10)
+    assert not Path(folder.path(b"a")).exists()
+
+
+def test_no_link_is_written_to(tmp_path: Path, files: BlockFiles) -> None:
+    """Who can write to the folder cannot have the engine write elsewhere."""
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"x")
+    (tmp_path / ".quire-kv-lock").symlink_to(precious)
+    Path(f"{files.folder.folder}/.{b'a'.hex()}{files._suffix}").symlink_to(precious)
+    host = HostKV(caches(torch.float32), 0, files)
+    copy(host, save(0, b"a"))
+    files.flush()
+    evict(tmp_path, 1)
+    assert precious.read_bytes() == b"x"
+    copy(host, save(0, b"a"))  # the link is gone
+    files.flush()
+    assert copy(host, load(ON_DISK, 3, b"a")) == []
+
+
+def test_a_folder_that_was_removed_is_made_again(files: BlockFiles) -> None:
+    shutil.rmtree(files.folder.folder)
+    host = HostKV(caches(torch.float32), 0, files)
+    copy(host, save(0, b"a"))
+    files.flush()
+    assert copy(host, load(ON_DISK, 3, b"a")) == []
+    assert files.num_failed == 0
 
 
 def test_a_slow_read_blocks_no_step_and_can_be_cancelled(
