@@ -17,6 +17,8 @@ from quire.ops.interface import Ops
 from quire.ops.memory import HUGE_PAGE, SharedArrays, back
 from quire.ops.metadata import KVCache, LayerStates
 
+AHEAD_TOKENS = 4096
+"""Of a long prompt."""
 PAUSE = 7.0
 """Pause after each page, as a multiple of its time, so that a step loses little CPU time."""
 
@@ -116,26 +118,35 @@ class KVBacking:
     layers at once. If the system is slow (a virtual machine may take 5 ms per page), one token
     would wait for all of them. A separate thread requests them while the previous pages fill.
 
+    Memory that replicas share is mostly on small pages, and ten times as slow to back. So where a
+    replica computes prompts for others, the thread backs the next one's pages before that comes.
+
     Args:
         ops: ops on the host.
         caches: one per layer.
-        shared: set if other replicas have the blocks before the first one.
+        shared: set if replicas share the memory.
+        ahead: further blocks to back.
     """
 
-    def __init__(self, ops: Ops, caches: list[KVCache], shared: SharedKV | None = None) -> None:
+    def __init__(
+        self, ops: Ops, caches: list[KVCache], shared: SharedKV | None = None, ahead: int = 0
+    ) -> None:
         arrays = {id(t): t for cache in caches for t in cache.tensors}.values()
         self._tensors = [ops.numpy(array) for array in arrays]
         block_bytes = max(t[0].nbytes for t in self._tensors)
         self._blocks_a_page = max(1, HUGE_PAGE // block_bytes)
-        self._num_blocks = self._tensors[0].shape[0]
+        self._end = shared.first + shared.stride if shared else self._tensors[0].shape[0]
+        self._ahead = ahead
         self._lock = threading.Lock()
         self._wanted = self._backed = shared.first if shared else 0
         self._thread: threading.Thread | None = None
+        if ahead:
+            self.reach(self._wanted)
 
     def reach(self, block: int) -> None:
         """Request the pages up to the one behind that of `block`, which a step writes."""
-        pages = block // self._blocks_a_page + 2
-        wanted = min(pages * self._blocks_a_page, self._num_blocks)
+        pages = (block + self._ahead) // self._blocks_a_page + 2
+        wanted = min(pages * self._blocks_a_page, self._end)
         if wanted <= self._wanted:
             return
         with self._lock:

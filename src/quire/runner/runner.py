@@ -24,6 +24,7 @@ from quire.runner.graphs import new_model
 from quire.runner.images import EncoderCache
 from quire.runner.inputs import StepInputBuilder, StepInputs
 from quire.runner.kv_tensors import (
+    AHEAD_TOKENS,
     KVBacking,
     allocate_kv_caches,
     allocate_states,
@@ -103,7 +104,9 @@ class ModelRunner:
         self.layer_states = allocate_states(ops, model, states.num_slots) if states else []
         self._caches = in_layer_order(model, self.kv_caches, self.layer_states)
         backed = ops.device.is_host and self.kv_caches
-        self._backing = KVBacking(ops, self.kv_caches, shared_kv) if backed else None
+        lends = shared_kv is not None and config.transfer is not None and config.transfer.produces
+        ahead = AHEAD_TOKENS // block_size if lends else 0
+        self._backing = KVBacking(ops, self.kv_caches, shared_kv, ahead) if backed else None
         self._ops, self._reader, self._agrees, self._stage = ops, reader, agrees, stage
         plain = not (proposer or pooling or given_rows)
         slots = scheduler.max_num_seqs + 1  # the last one is of void rows

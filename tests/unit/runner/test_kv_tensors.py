@@ -84,6 +84,12 @@ def test_pages_are_backed_once_and_ahead_of_what_is_reached(
         behind.reach(block)
         behind.wait()
     assert asked == [(128, 192), (192, 256)]
+    asked.clear()
+    lender = KVBacking(TorchOps(), [cache], SharedKV("", 250, 0, 2), ahead=70)
+    for block in (0, 63, 64, 249):  # at once, and not the blocks of another replica
+        lender.reach(block)
+        lender.wait()
+    assert asked == [(0, 64), (64, 128), (128, 192), (192, 250)]
 
 
 def test_replicas_find_each_other_s_blocks() -> None:
