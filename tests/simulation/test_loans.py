@@ -96,11 +96,11 @@ class Machine:
 
     def read(self, rank: int, step: StepOutputs) -> None:
         self.ledger.end(rank, step.returned)
-        for state, lent in self.halves.take(step):
-            self.copied += lent is not None and lent.copied
+        for state, ended in self.halves.take(step):
+            self.copied += ended.lent is not None and ended.lent.copied
             answers = [r for r in range(PREFILL, COUNT) if self.cores[r] is not None]
             state.replica = self.rng.choice(answers or [state.replica])
-            for message in self.halves.go_on(state.replica, state.request.children, lent):
+            for message in self.halves.go_on(state.replica, ended):
                 self.send(state.replica, message)
         for output in step.each():
             self.tokens[output.request_id] += output.new_token_ids

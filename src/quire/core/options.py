@@ -47,6 +47,10 @@ class KVTransfer(msgspec.Struct, array_like=True, frozen=True, omit_defaults=Tru
     """Blocks that a producer has stored."""
     lent: LentBlocks | None = None
     """Blocks of the prompt that another replica of the engine lends."""
+    first_only: bool = False
+    """End after the first token of the answer: another replica goes on."""
+    sampled: tuple[int, ...] = ()
+    """The first tokens of the answer, which another replica has sampled."""
 
 
 class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults=True):

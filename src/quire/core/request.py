@@ -107,6 +107,10 @@ class Request:
         self.max_total_tokens = (
             max_model_len if budget is None else min(max_model_len, self.num_prompt_tokens + budget)
         )
+        if (transfer := inputs.options.kv_transfer) is not None:
+            if transfer.first_only:
+                self.max_total_tokens = min(self.max_total_tokens, self.num_prompt_tokens + 1)
+            self.token_ids.extend(transfer.sampled)
         self.order: tuple[int, int] = (0, 0)
         """Order in the queue, lowest first; the scheduler sets it once."""
         self.status = RequestStatus.WAITING
@@ -152,6 +156,12 @@ class Request:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_own_tokens(self) -> int:
+        """Return the output tokens that this engine has sampled."""
+        transfer = self.options.kv_transfer
+        return self.num_output_tokens - (len(transfer.sampled) if transfer is not None else 0)
 
     @property
     def running(self) -> bool:

@@ -139,10 +139,10 @@ class EngineCore:
                 inputs=self._shared(message.inputs),
             )
             self._handoff.begin(request, self.scheduler.kv.hasher)
-            if not request.num_tokens:
+            if not request.num_prompt_tokens:
                 raise InvalidRequestError("the prompt is empty.")
             embeds, row = message.inputs.prompt_embeds, 4 * self.config.model.hidden_size
-            if embeds is not None and len(embeds) != row * request.num_tokens:
+            if embeds is not None and len(embeds) != row * request.num_prompt_tokens:
                 raise InvalidRequestError("prompt_embeds needs one row per prompt token.")
         except ValueError as error:  # incomplete or missing tokens
             self._reject(message.request_id, reason_of(error))

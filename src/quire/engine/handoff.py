@@ -91,8 +91,8 @@ class HandOff:
             request = requests.get(name)
             if request is None:
                 return name in begins
-            # A token has landed, so the step that copied has, too.
-            return not copies_loan(request) or not request.num_output_tokens
+            # If one of its own tokens has landed, the step that copied has, too.
+            return not copies_loan(request) or not request.num_own_tokens
 
         return [] if self._loans is None else self._loans.settle(needs)
 

@@ -1,15 +1,17 @@
-"""A request in two: one replica computes the prompt, another answers."""
+"""A request in two: one replica computes the prompt and the first token, another the rest."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from quire.core.cost import StepCost
-from quire.core.messages import AddRequest
+from quire.core.messages import AddRequest, CoreOutput, StepOutputs
 from quire.core.options import KVTransfer, LentBlocks
-from quire.core.sampling_params import SamplingParams
+from quire.core.request import FinishReason
 
 MESSAGE_SECONDS = 1e-3
 """Of the messages of a hand-off."""
@@ -44,19 +46,53 @@ def is_half(request_id: str) -> bool:
 
 
 def half_of(message: AddRequest) -> AddRequest:
-    """Return a request for the prompt of another, whose blocks are then handed over."""
-    half = _with(message, KVTransfer(hands_over=True))
-    return replace(
-        half,
-        request_id=half_name(message.request_id),
-        sampling_params=SamplingParams(max_tokens=1, temperature=0.0),
-        inputs=replace(half.inputs, eos_token_ids=()),
-    )
+    """Return a request for the prompt of another, and for the first token of its answer.
+
+    The prompt's blocks are then handed over.
+    """
+    half = _with(message, KVTransfer(hands_over=True, first_only=True))
+    return replace(half, request_id=half_name(message.request_id))
 
 
-def borrowing(message: AddRequest, lent: LentBlocks) -> AddRequest:
-    """Return a request that brings the blocks of its prompt."""
-    return _with(message, KVTransfer(lent=lent))
+class Ended(NamedTuple):
+    """What is left of a request whose half has ended.
+
+    Attributes:
+        children: the sequences that another replica answers.
+        sampled: the first token of the first one, if it has one.
+        lent: the prompt's blocks, if the replicas share memory.
+    """
+
+    children: Sequence[AddRequest]
+    sampled: tuple[int, ...] = ()
+    lent: LentBlocks | None = None
+
+    @property
+    def messages(self) -> list[AddRequest]:
+        """Return the messages to that replica; the first one brings the prompt's blocks."""
+        first, *others = self.children
+        return [_with(first, KVTransfer(lent=self.lent, sampled=self.sampled)), *others]
+
+
+def end_half(step: StepOutputs, output: CoreOutput, children: Sequence[AddRequest]) -> Ended:
+    """Make the output of a half that of its request's first sequence; return what is left to do.
+
+    A half that fails has no output: another replica computes what it does not find.
+
+    Args:
+        output: one of `step`.
+        children: the request's sequences.
+    """
+    lent, output.lent = output.lent, None
+    if output.finish_reason is FinishReason.ERROR:
+        step.outputs.remove(output)
+        return Ended(children, (), lent)
+    first, *others = children
+    output.request_id = first.request_id
+    if output.finish_reason is FinishReason.STOP or first.sampling_params.max_tokens == 1:
+        return Ended(others, (), lent)
+    output.finish_reason = None
+    return Ended(children, tuple(output.new_token_ids), lent)
 
 
 def _with(message: AddRequest, transfer: KVTransfer) -> AddRequest:

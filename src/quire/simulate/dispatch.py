@@ -11,10 +11,9 @@ from quire.core.config import EngineConfig, SharedKV
 from quire.core.cost import StepCost
 from quire.core.errors import ConfigError
 from quire.core.messages import AddRequest, CoreInput, StepOutputs
-from quire.core.options import LentBlocks
 from quire.executor.memory import most_kv_blocks
 from quire.models.memory import kv_bytes_of
-from quire.routing.halves import borrowing, half_of, most_alone
+from quire.routing.halves import Ended, end_half, half_of, most_alone
 from quire.routing.ledger import Ledger
 from quire.routing.router import CacheAwareRouter, Prompts, Router
 
@@ -38,7 +37,7 @@ class _Report(NamedTuple):
     replica: int
     number: int
     step: StepOutputs
-    halves: list[tuple[AddRequest, LentBlocks | None]]
+    halves: list[Ended]
 
 
 class Dispatch:
@@ -81,7 +80,7 @@ class Dispatch:
         heapq.heappush(self._reports, _Report(time, replica, self._num_reports, step, halves))
         return len(halves)
 
-    def _take_halves(self, step: StepOutputs) -> list[tuple[AddRequest, LentBlocks | None]]:
+    def _take_halves(self, step: StepOutputs) -> list[Ended]:
         return []
 
     def report(self) -> None:
@@ -132,24 +131,29 @@ class HalvedDispatch(Dispatch):
         self.waiting[half.request_id] = message
         self.replicas[chosen].send(half, now)
 
-    def _take_halves(self, step: StepOutputs) -> list[tuple[AddRequest, LentBlocks | None]]:
-        ended = [output for output in step.outputs if output.request_id in self.waiting]
-        step.outputs = [output for output in step.outputs if output not in ended]
-        for output in ended:
-            self._cache_router.remove(output.request_id)
-        return [(self.waiting.pop(output.request_id), output.lent) for output in ended]
+    def _take_halves(self, step: StepOutputs) -> list[Ended]:
+        found = []
+        for output in [output for output in step.outputs if output.request_id in self.waiting]:
+            name = output.request_id
+            self._cache_router.remove(name)
+            ended = end_half(step, output, [self.waiting.pop(name)])
+            if ended.children:
+                found.append(ended)
+            elif ended.lent is not None:
+                self.ledger.send_back(ended.lent.blocks)
+        return found
 
     def _read(self, report: _Report) -> None:
         super()._read(report)
         self._now, router = report.time, self._cache_router
         self.ledger.end(report.replica, report.step.returned)
-        for message, lent in report.halves:
-            prompt = self._prompts.of(message)
+        for ended in report.halves:
+            [message] = ended.messages
+            prompt = self._prompts.of(ended.children[0])
             chosen = router.choose(prompt, self._answers)
             router.add(chosen, message.request_id, prompt)
-            if lent is not None:
-                self.ledger.lend(chosen, lent)
-                message = borrowing(message, lent)
+            if ended.lent is not None:
+                self.ledger.lend(chosen, ended.lent)
             self.replicas[chosen].send(message, report.time)
 
     def _tell(self, replica: int, message: CoreInput) -> None:

@@ -12,10 +12,10 @@ from quire.core.config import SharedKV
 from quire.core.cost import RooflineCost
 from quire.core.messages import AddRequest, BlocksReturned, CoreOutput, StepOutputs
 from quire.core.options import NOT_LENT, KVTransfer, LentBlocks, RequestInputs, RequestOptions
-from quire.core.request import FinishReason, pack_tokens
+from quire.core.request import FinishReason, Request, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.client.halves import Halves
-from quire.routing.halves import MESSAGE_SECONDS, most_alone
+from quire.routing.halves import MESSAGE_SECONDS, Ended, most_alone
 from quire.routing.ledger import Ledger
 
 
@@ -30,9 +30,14 @@ def request(name: str, count: int = 1, params: SamplingParams | None = None, **o
     return SimpleNamespace(request=SimpleNamespace(children=children), replica=0)
 
 
-def step(*names: str) -> StepOutputs:
-    ends = [CoreOutput(name, [1], FinishReason.LENGTH) for name in names]
+def step(*names: str, reason: FinishReason = FinishReason.LENGTH) -> StepOutputs:
+    tokens = [] if reason is FinishReason.ERROR else [1]
+    ends = [CoreOutput(name, tokens, reason) for name in names]
     return StepOutputs(ends, None, 0.0)
+
+
+def left(found: list[tuple[Any, Ended]]) -> list[tuple[Any, tuple[int, ...]]]:
+    return [(state, ended.sampled) for state, ended in found]
 
 
 def test_replicas_of_each_kind() -> None:
@@ -40,16 +45,25 @@ def test_replicas_of_each_kind() -> None:
     assert (halves.prompts, halves.answers) == (0b00011, 0b11100)
 
 
-def test_a_half_computes_the_prompt_alone() -> None:
-    half = Halves(1, 2).begin(request("a", cache_salt="s", priority=4))
+def test_a_half_ends_after_the_first_token() -> None:
+    state = request("a", cache_salt="s", priority=4)
+    half, [whole] = Halves(1, 2).begin(state), state.request.children
     assert half.request_id not in ("a0", "a")
-    assert half.prompt_token_ids == pack_tokens([1, 2])
-    assert (half.sampling_params.max_tokens, half.arrival_time) == (1, 5.0)
     options = half.inputs.options
     assert (options.cache_salt, options.priority) == ("s", 4)
-    assert options.kv_transfer == KVTransfer(hands_over=True)
-    assert half.inputs.eos_token_ids == ()
-    assert half.inputs.second_text == 3
+    assert options.kv_transfer == KVTransfer(hands_over=True, first_only=True)
+    assert whole.inputs.options.kv_transfer is None
+    assert half.sampling_params == whole.sampling_params
+    assert half.inputs.eos_token_ids == whole.inputs.eos_token_ids
+
+    def end(message: AddRequest) -> int:
+        made = Request(
+            message.request_id, message.prompt_token_ids, message.sampling_params,
+            arrival_time=0.0, max_model_len=99, inputs=message.inputs,
+        )  # fmt: skip
+        return made.max_total_tokens
+
+    assert (end(half), end(whole)) == (3, 11)
 
 
 def test_requests_go_on_when_their_halves_end() -> None:
@@ -59,10 +73,39 @@ def test_requests_go_on_when_their_halves_end() -> None:
     names = [halves.begin(state).request_id for state in (first, second)]
     assert len(set(names)) == 2
     outputs = step("a0", names[1], "c")
-    assert halves.take(outputs) == [(second, None)]
-    assert [output.request_id for output in outputs.outputs] == ["a0", "c"]
+    assert left(halves.take(outputs)) == [(second, (1,))]
+    ends = [(output.request_id, output.finish_reason) for output in outputs.outputs]
+    assert ends == [("a0", FinishReason.LENGTH), ("b0", None), ("c", FinishReason.LENGTH)]
     assert halves.take(step(names[1])) == []
-    assert halves.take(step(names[0])) == [(first, None)]
+    assert left(halves.take(step(names[0]))) == [(first, (1,))]
+
+
+def test_a_half_that_fails_begins_again_elsewhere() -> None:
+    halves, state = Halves(1, 2), request("a")
+    outputs = step(halves.begin(state).request_id, reason=FinishReason.ERROR)
+    [(_, ended)] = halves.take(outputs)
+    assert outputs.outputs == []
+    assert (ended.children, ended.sampled) == (state.request.children, ())
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+def test_an_answer_may_end_with_its_first_token(reason: FinishReason) -> None:
+    params = SamplingParams(max_tokens=1 if reason is FinishReason.LENGTH else 9)
+    halves, ledger, sent = lending()
+    for count in (1, 2):
+        state = request("a", count, params)
+        outputs = step(halves.begin(state).request_id, reason=reason)
+        outputs.outputs[0].lent = LentBlocks(b"x", array("i", [3]).tobytes())
+        found = halves.take(outputs)
+        assert [(o.request_id, o.finish_reason) for o in outputs.outputs] == [("a0", reason)]
+        for _, ended in found:
+            [message] = halves.go_on(2, ended)
+            assert (message.request_id, ended.sampled) == ("a1", ())
+            transfer = message.inputs.options.kv_transfer
+            assert transfer is not None
+            assert transfer.lent is not None
+        assert len(found) == len(ledger) == count - 1
+    assert sent == [(0, BlocksReturned([3]))]
 
 
 def test_aborts_go_where_the_request_is() -> None:
@@ -80,7 +123,7 @@ def test_halves_of_a_lost_replica_are_forgotten() -> None:
     other.replica = 1
     names = [halves.begin(state).request_id for state in (lost, other)]
     halves.forget(0)
-    assert halves.take(step(*names)) == [(other, None)]
+    assert left(halves.take(step(*names))) == [(other, (1,))]
 
 
 def lending() -> tuple[Halves, Ledger, list[Any]]:
@@ -98,14 +141,15 @@ def test_the_first_sequence_brings_the_lent_blocks() -> None:
     )
     ended = step(halves.begin(state).request_id)
     ended.outputs[0].lent = lent
-    assert halves.take(ended) == [(state, lent)]
+    [(found, rest)] = halves.take(ended)
+    assert (found, rest.lent, ended.outputs[0].lent) == (state, lent, None)
     children = state.request.children
-    first, other = halves.go_on(2, children, lent)
-    assert first.inputs.options == RequestOptions(priority=4, kv_transfer=KVTransfer(lent=lent))
+    first, other = halves.go_on(2, rest)
+    transfer = KVTransfer(lent=lent, sampled=(1,))
+    assert first.inputs.options == RequestOptions(priority=4, kv_transfer=transfer)
     assert (first.request_id, other) == ("a0", children[1])
     assert children[0].inputs.options.kv_transfer is None  # it may have to start again
     assert (len(ledger), sent) == (2, [])
-    assert halves.go_on(2, children, None) == children
     halves.forget(2)
     assert sent == [(0, BlocksReturned([3, 5]))]
 
@@ -119,7 +163,8 @@ def test_blocks_that_nobody_reads_go_back() -> None:
     assert halves.take(ended) == []
     assert sent == [(0, BlocksReturned([3]))]
     # Without a replica for answers, the one with the blocks goes on.
-    assert halves.go_on(0, state.request.children, lent) == state.request.children
+    [first] = halves.go_on(0, Ended(state.request.children, (1,), lent))
+    assert first.inputs.options.kv_transfer == KVTransfer(sampled=(1,))
     assert sent[1:] == [(0, BlocksReturned([3]))]
     assert len(ledger) == 0
 

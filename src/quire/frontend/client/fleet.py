@@ -17,7 +17,6 @@ from quire.core.messages import (
     Ready,
     StepOutputs,
 )
-from quire.core.options import LentBlocks
 from quire.frontend.client.core_client import HURRIED_SECONDS
 from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient
@@ -26,7 +25,7 @@ from quire.frontend.client.replica_configs import replica_configs, shared_memory
 from quire.frontend.client.standby import Standby
 from quire.frontend.client.supervisor import CoreState, Replica, ReplicaUser
 from quire.parallel.shared_memory import SharedFile
-from quire.routing.halves import most_alone
+from quire.routing.halves import Ended, most_alone
 from quire.routing.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -192,18 +191,13 @@ class Fleet:
         replica.wake_watchdog()
         return replica, messages
 
-    def _go_on(self, halves: Halves, state: RequestState, lent: LentBlocks | None) -> None:
-        """Send a request whose prompt is computed to a replica for answers, if one is ready.
-
-        Args:
-            lent: the blocks of the prompt, if the replicas share memory.
-        """
-        children = state.request.children
+    def _go_on(self, halves: Halves, state: RequestState, ended: Ended) -> None:
+        """Send what is left of a request to a replica for answers, if one is ready."""
         among = self._ready & halves.answers or 1 << state.replica
-        chosen = self._choose(children[0], among)
-        messages = halves.go_on(chosen, children, lent)
+        chosen = self._choose(ended.children[0], among)
+        messages = halves.go_on(chosen, ended)
         with contextlib.suppress(QuireError):  # a loss is reported, and moves the request
-            replica, _ = self._place(state, chosen, children)
+            replica, _ = self._place(state, chosen, ended.children)
             for message in messages:
                 replica.send(message)
 
@@ -221,8 +215,11 @@ class Fleet:
     def send(self, replica: int, message: CoreInput) -> None:
         """Send a message about requests that a replica has; raises as `CoreClient.send`."""
         if self._routes is not None and isinstance(message, AbortRequests):
-            if self._halves is not None:
-                message = AbortRequests(self._halves.abort(message.request_ids))
+            if (halves := self._halves) is not None:
+                message = AbortRequests(halves.abort(message.request_ids))
+                if halves.prompts >> replica & 1:  # a stop string may end what has just moved on
+                    for other in range(halves.prompts.bit_length(), len(self.replicas)):
+                        self._tell(other, message)
             self._routes.remove(message.request_ids)
         self.replicas[replica].send(message)
 
@@ -312,8 +309,8 @@ class Fleet:
             if (halves := self._halves) is not None:
                 if halves.loans is not None:
                     halves.loans.end(replica, step.returned)
-                for state, lent in halves.take(step):
-                    self._go_on(halves, state, lent)
+                for state, ended in halves.take(step):
+                    self._go_on(halves, state, ended)
             self.stepped.set()  # who waits goes on after the step's outputs
         return step
 

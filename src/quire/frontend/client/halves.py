@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.messages import AddRequest, StepOutputs
 from quire.core.options import LentBlocks
-from quire.routing.halves import borrowing, half_name, half_of, is_half
+from quire.routing.halves import Ended, end_half, half_name, half_of, is_half
 from quire.routing.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 class Halves:
     """Requests whose prompts are being computed by a replica for prompts.
 
-    The half of a request is a request of its own, for one token that nobody gets. It ends when the
-    prompt's blocks can be found by other replicas. A half that fails ends, too: a replica for
-    answers computes what it does not find.
+    The half of a request is a request of its own, for the first token. It ends when the prompt's
+    blocks can be found by other replicas.
 
     Attributes:
         prompts, answers: masks of the replicas for each.
@@ -48,30 +47,33 @@ class Halves:
         self._waiting[half.request_id] = state
         return half
 
-    def take(self, step: StepOutputs) -> list[tuple[RequestState, LentBlocks | None]]:
-        """Remove the ends of halves from a step's outputs; return the requests to go on with, and
-        the blocks that their prompts' replica lends."""
-        found: list[tuple[RequestState, LentBlocks | None]] = []
+    def take(self, step: StepOutputs) -> list[tuple[RequestState, Ended]]:
+        """Make the outputs of halves those of their requests; return the requests to go on with."""
+        found: list[tuple[RequestState, Ended]] = []
         for output in [output for output in step.outputs if is_half(output.request_id)]:
-            if (state := self._waiting.pop(output.request_id, None)) is not None:
-                step.outputs.remove(output)
-                found.append((state, output.lent))
-            elif output.lent is not None and self.loans is not None:  # it was aborted meanwhile
-                self.loans.send_back(output.lent.blocks)
+            if (state := self._waiting.pop(output.request_id, None)) is None:  # it was aborted
+                self._send_back(output.lent)
+                continue
+            ended = end_half(step, output, state.request.children)
+            if ended.children:
+                found.append((state, ended))
+            else:
+                self._send_back(ended.lent)
         return found
 
-    def go_on(
-        self, replica: int, children: Sequence[AddRequest], lent: LentBlocks | None
-    ) -> Sequence[AddRequest]:
+    def go_on(self, replica: int, ended: Ended) -> Sequence[AddRequest]:
         """Return the messages of a request to the replica that answers it."""
-        if lent is None or self.loans is None:
-            return children
+        if ended.lent is None or self.loans is None:
+            return ended.messages
         if not self.answers >> replica & 1:  # it has these blocks itself
+            self._send_back(ended.lent)
+            return ended._replace(lent=None).messages
+        self.loans.lend(replica, ended.lent)
+        return ended.messages
+
+    def _send_back(self, lent: LentBlocks | None) -> None:
+        if lent is not None and self.loans is not None:
             self.loans.send_back(lent.blocks)
-            return children
-        self.loans.lend(replica, lent)
-        first, *others = children
-        return [borrowing(first, lent), *others]
 
     def abort(self, request_ids: list[str]) -> list[str]:
         """Return the ids to abort at the replica that has these sequences."""
