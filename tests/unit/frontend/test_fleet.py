@@ -16,6 +16,7 @@ import pytest
 
 from quire.core.config import KVEventsConfig, TransferConfig
 from quire.core.errors import EngineDeadError, EngineRestartingError, InvalidRequestError
+from quire.core.messages import CoreInput
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.async_llm import AsyncLLM
@@ -25,6 +26,7 @@ from quire.frontend.client.merged_calls import merged
 from quire.frontend.client.replica_configs import replica_configs
 from quire.metrics.reader import Counter, Histogram, Metric, read_metrics
 from quire.resolve.arguments import EngineArgs
+from quire.system.hardware import detect
 from tests.unit.engine.echo import BLOCK_SIZE, NUM_BLOCKS, follow
 from tests.unit.engine.fakes import ByteTokenizer, engine_config, resolved
 from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, until
@@ -33,10 +35,14 @@ DELTA, FINAL = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
 
 
 @asynccontextmanager
-async def replicas(name: str = "echo", count: int = 2, **flags: Any) -> AsyncIterator[AsyncLLM]:
+async def replicas(
+    name: str = "echo", count: int = 2, threads: int | None = None, **flags: Any
+) -> AsyncIterator[AsyncLLM]:
     args = EngineArgs(data_parallel_size=count, **flags)
-    connect = partial(ProcessClient, FAKE_CORE)
-    engine = AsyncLLM(resolved(name), ByteTokenizer(), args, connect)
+    connect, found = partial(ProcessClient, FAKE_CORE), resolved(name)
+    if threads is not None:  # as many as there are cores, so that each replica gets its own
+        found = replace(found, config=replace(found.config, num_threads=threads))
+    engine = AsyncLLM(found, ByteTokenizer(), args, connect)
     await engine.start_core()
     try:
         yield engine
@@ -172,6 +178,50 @@ async def test_a_replica_that_is_given_up_leaves_the_others(
         assert last.outputs[0].text == "bcd"
         kill(engine, 1)
         await until(lambda: type(engine.error) is EngineDeadError)
+
+
+async def test_replicas_are_stopped_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are asked before any is waited for."""
+    done: list[str] = []
+    send, wait = ProcessClient.send, ProcessClient._wait_for_end
+
+    def noting(client: ProcessClient, message: CoreInput) -> None:
+        done.append(type(message).__name__)
+        send(client, message)
+
+    def waiting(client: ProcessClient, seconds: float) -> None:
+        done.append("wait")
+        wait(client, seconds)
+
+    async with replicas() as engine:
+        processes = [client._begun.popen for client in clients(engine)]
+        monkeypatch.setattr(ProcessClient, "send", noting)
+        monkeypatch.setattr(ProcessClient, "_wait_for_end", waiting)
+    assert done[:4] == ["Shutdown", "Shutdown", "wait", "wait"]
+    assert [process.returncode for process in processes] == [0, 0]
+
+
+def clients(engine: AsyncLLM) -> list[ProcessClient]:
+    found = [replica.client for replica in engine._fleet.replicas]
+    return [client for client in found if isinstance(client, ProcessClient)]
+
+
+@pytest.mark.skipif(detect().cores < 2, reason="each replica needs a core")
+async def test_a_new_core_takes_no_time_of_another_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It imports on the cores of its own replica, and so does the one that stands by then."""
+    monkeypatch.setattr(supervisor, "HEALTHY_SECONDS", 0.0)
+    async with replicas(threads=1) as engine:
+        configs = [replica._config for replica in engine._fleet.replicas]
+        assert configs[0].cpus
+        assert configs[0].cpus != configs[1].cpus
+        begun: list[set[int]] = []
+        monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: begun.append({*cpus}))
+        for number in (1, 0):
+            kill(engine, number)
+            await until(lambda n=number: engine._fleet.replicas[n].num_restarts == 1)  # type: ignore[misc]
+            await until(lambda: engine._fleet._standby.client is not None)
+            assert {*map(frozenset, begun)} == {frozenset(configs[number].cpus)}
+            begun.clear()
 
 
 def test_replicas_share_no_core() -> None:

@@ -6,7 +6,7 @@ The model is `tests.unit.engine.fakes`': "a" is answered "bcd…z", then the end
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,7 +74,7 @@ class LoopClient:
 
     def configure(self, config: EngineConfig) -> None: ...
 
-    def prepare(self) -> None: ...
+    def prepare(self, cpus: Sequence[int] = ()) -> None: ...
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler

@@ -8,8 +8,10 @@ import logging
 import signal
 import subprocess
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import msgspec
 
@@ -25,7 +27,7 @@ from quire.core.messages import (
     Standing,
 )
 from quire.frontend.client.core_process import CORE_COMMAND, CoreProcess
-from quire.frontend.client.interface import DeathHandler, MessageHandler
+from quire.frontend.client.interface import CoreClient, DeathHandler, MessageHandler
 from quire.system.frames import ClosedError
 
 logger = logging.getLogger(__name__)
@@ -79,10 +81,10 @@ class ProcessClient:
         client.begin()
         return client
 
-    def begin(self) -> None:
+    def begin(self, cpus: Sequence[int] = ()) -> None:
         """Start the core's process, unless it runs; it imports its modules until `configure`."""
         if self._core is None:
-            self._take(CoreProcess(self._command))
+            self._take(CoreProcess(self._command, cpus=cpus))
 
     def configure(self, config: EngineConfig) -> None:
         """Send the core its configuration, once; it then loads its model. `start` calls this."""
@@ -91,9 +93,9 @@ class ProcessClient:
             config = replace(config, marks_path=str(self.suspects.path))
             self._begun.socket.send(msgspec.msgpack.encode(config))
 
-    def prepare(self) -> None:
+    def prepare(self, cpus: Sequence[int] = ()) -> None:
         """Start the core's process: it imports everything at low priority and stands by."""
-        self._take(CoreProcess(self._command, STAND_BY))
+        self._take(CoreProcess(self._command, STAND_BY, cpus=cpus))
 
     @property
     def prepared(self) -> bool:
@@ -114,7 +116,7 @@ class ProcessClient:
         self._ready = self._loop.create_future()
         self._on_message, self._on_death = on_message, on_death
         try:
-            self.begin()
+            self.begin(config.cpus)
             threading.Thread(
                 target=self._watch, args=(self._begun.popen,), name="core-watch", daemon=True
             ).start()
@@ -163,16 +165,13 @@ class ProcessClient:
 
     async def end(self) -> None:
         """See `CoreClient`."""
-        if self._core is not None:
-            self._ask_to_stop()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(self._wait_for_end, self._core.popen)
+        for seconds in self._stop():
+            await asyncio.to_thread(self._wait_for_end, seconds)
         self.shutdown()
 
     def shutdown(self) -> None:
         """Stop the core, by force after `patience`, and remove its files."""
-        if self._core is not None:
-            self._stop(self._core.popen)
+        stop_together([self])
         self._error = self._error or EngineDeadError("The engine has been shut down.")
         self._stop_reading()
         if self._core is not None:
@@ -254,14 +253,28 @@ class ProcessClient:
             self.suspects.on_stuck()
         self._die(error)
 
-    def _stop(self, process: subprocess.Popen[bytes]) -> None:
-        self._ask_to_stop()
-        try:
-            self._wait_for_end(process)
-        except subprocess.TimeoutExpired:
+    def _stop(self) -> Iterator[float]:
+        """Stop the process by ever stronger means; yield the longest wait after each of them."""
+        if self._core is None:
+            return
+        process = self._core.popen
+        if self._listens:
+            with contextlib.suppress(EngineDeadError):
+                self.send(Shutdown())
+            yield min(STEP_SECONDS, self.patience)
+        else:  # a core that loads, or computes a step, does not read its socket
+            yield 0.0
+        process.terminate()
+        yield self.patience
+        if process.poll() is None:
             logger.warning("the engine core did not stop in %.1f s; killed", self.patience)
             process.kill()
             process.wait()
+
+    def _wait_for_end(self, seconds: float) -> None:
+        if self._core is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._core.popen.wait(seconds)
 
     @property
     def _listens(self) -> bool:
@@ -269,19 +282,14 @@ class ProcessClient:
         loaded = self._ready is not None and self._ready.done() and not self._ready.cancelled()
         return loaded and self._error is None
 
-    def _ask_to_stop(self) -> None:
-        if self._listens:
-            with contextlib.suppress(EngineDeadError):
-                self.send(Shutdown())
 
-    def _wait_for_end(self, process: subprocess.Popen[bytes]) -> None:
-        """Wait for the core's end; raise TimeoutExpired if it does not come."""
-        if self._listens:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(min(STEP_SECONDS, self.patience))
-                return
-        process.terminate()  # a core that loads, or computes a step, does not read its socket
-        process.wait(self.patience)
+def stop_together(clients: Iterable[CoreClient | None]) -> None:
+    """Stop the processes of several cores at the same time, by force after their patience."""
+    cores = [client for client in clients if isinstance(client, ProcessClient)]
+    for waits in zip_longest(*(core._stop() for core in cores), fillvalue=0.0):
+        end = time.monotonic() + max(waits)
+        for core in cores:
+            core._wait_for_end(end - time.monotonic())
 
 
 def _error_of(message: CoreFailed, *, starting: bool) -> QuireError:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ class CoreProcess:
 
     Args:
         words: after the command's own arguments.
+        cpus: of its replica, if it shares none with the others: it takes no time of theirs while it
+            imports.
 
     Attributes:
         popen: the process itself.
@@ -45,7 +48,9 @@ class CoreProcess:
         suspects: see `CoreClient`.
     """
 
-    def __init__(self, command: Sequence[str] = CORE_COMMAND, *words: str) -> None:
+    def __init__(
+        self, command: Sequence[str] = CORE_COMMAND, *words: str, cpus: Sequence[int] = ()
+    ) -> None:
         from tempfile import mkdtemp
 
         self.directory = Path(mkdtemp(prefix="quire-"))
@@ -59,6 +64,9 @@ class CoreProcess:
                 stdout=2,  # the core's prints must not mix with the user's output
                 pass_fds=[end],
             )
+        if cpus:
+            with suppress(OSError):  # it has ended already
+                os.sched_setaffinity(self.popen.pid, cpus)
 
     def kill(self) -> None:
         """End the process and remove its files. Harmless when repeated."""

@@ -17,7 +17,7 @@ from quire.core.messages import (
     Ready,
     StepOutputs,
 )
-from quire.frontend.client.core_client import HURRIED_SECONDS
+from quire.frontend.client.core_client import HURRIED_SECONDS, stop_together
 from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.merged_calls import FIRST_ONLY, merged
@@ -282,7 +282,8 @@ class Fleet:
             waiting.patience = HURRIED_SECONDS
 
     def shutdown(self) -> None:
-        """Stop all cores for good. Harmless when repeated."""
+        """Stop all cores for good, at the same time. Harmless when repeated."""
+        stop_together([self._standby.client, *(replica.client for replica in self.replicas)])
         self._standby.shutdown()
         for replica in self.replicas:
             replica.shutdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quire.core.config import EngineConfig
@@ -44,7 +45,7 @@ class InProcessClient:
         """Begin to read the weights; `start` loads the model."""
         self._executor = begin_to_load(config)
 
-    def prepare(self) -> None:
+    def prepare(self, cpus: Sequence[int] = ()) -> None:
         """Do nothing."""
 
     async def start(

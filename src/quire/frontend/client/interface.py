@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from quire.core.config import EngineConfig
@@ -31,8 +31,8 @@ class CoreClient(Protocol):
     def configure(self, config: EngineConfig) -> None:
         """Begin to load the model ahead of `start`, if the core can."""
 
-    def prepare(self) -> None:
-        """Begin what can be done ahead of `start`, at low priority."""
+    def prepare(self, cpus: Sequence[int] = ()) -> None:
+        """Begin what can be done ahead of `start`, at low priority and on these CPUs."""
 
     @property
     def prepared(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from quire.frontend.client.interface import CoreClient
 from quire.system.hardware import detect
@@ -30,10 +30,13 @@ class Standby:
         self.client: CoreClient | None = None
         self._preparing: asyncio.TimerHandle | None = None
 
-    def prepare(self, delay: float) -> None:
-        """Start the process after `delay` seconds, unless there is one then."""
+    def prepare(self, delay: float, cpus: Sequence[int] = ()) -> None:
+        """Start the process after `delay` seconds, unless there is one then; it imports on `cpus`.
+
+        Those are of one replica, so that no other one waits for it.
+        """
         self.cancel()
-        self._preparing = asyncio.get_running_loop().call_later(delay, self._prepare)
+        self._preparing = asyncio.get_running_loop().call_later(delay, self._prepare, cpus)
 
     def cancel(self) -> None:
         """Start no process until `prepare` is called again."""
@@ -54,7 +57,7 @@ class Standby:
         if self.client is not None:
             self.client.shutdown()
 
-    def _prepare(self) -> None:
+    def _prepare(self, cpus: Sequence[int]) -> None:
         if self.client is not None:
             return
         if detect().available_bytes < STAND_BY_BYTES:
@@ -62,7 +65,7 @@ class Standby:
             return
         client = self.connect()
         try:
-            client.prepare()
+            client.prepare(cpus)
         except OSError as error:
             logger.warning("no standby engine core: %s", error)
         else:

@@ -195,7 +195,8 @@ class Replica:
         self.state, self.error = CoreState.READY, None
         self._ready_since = time.monotonic()
         if self.client.separate:
-            self._standby.prepare(0.0 if self.num_restarts else STAND_BY_SECONDS)
+            delay = 0.0 if self.num_restarts else STAND_BY_SECONDS
+            self._standby.prepare(delay, self._config.cpus)
 
     def _on_death(self, error: QuireError) -> None:
         """Report that the ready core is lost, and start another."""
