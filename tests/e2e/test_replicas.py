@@ -82,6 +82,13 @@ def test_answers_are_those_of_one_engine(replicas: Server, tiny_model: Path) -> 
     assert counted == {"0": sum(first), "1": sum(lengths) - sum(first)}
 
 
+def test_each_metric_names_its_replica(replicas: Server) -> None:
+    families = text_string_to_metric_families(replicas.http.get("/metrics").text)
+    others = ("quire:device_", "vllm:lora_requests_info")
+    found = [s for f in families for s in f.samples if not s.name.startswith(others)]
+    assert {sample.labels.get("engine") for sample in found} == {"0", "1"}
+
+
 def test_offline(tiny_model: Path) -> None:
     """Also after a replica was lost."""
     greedy = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
