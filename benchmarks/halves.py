@@ -1,19 +1,23 @@
 """Replicas for prompts and for answers against alike ones: first tokens, and answers meanwhile.
 
     python benchmarks/halves.py [--model qwen3-0.6b] [--layers 8] [--prompt 4096] [--answers 4]
-        [--tokens 100] [--repetitions 1] [--json FILE.jsonl]
+        [--tokens 40] [--repetitions 4] [--json FILE.jsonl]
 
 Two engines with random weights, of some of the model's layers, with one thread per replica: `one`
-has one replica, `halves` one for prompts and one for answers. Both stay loaded, and each repetition
-measures one after the other.
+has one replica, `halves` one for prompts and one for answers. Both stay loaded. A repetition
+measures the first token of both, and then answers of both; each engine is the first one in turn.
 
-`ttft_s` is the time to the first token of a prompt while nothing else runs. `idle_p99_s` is the
+`ttft_s` is the time to the first token of a prompt while nothing else runs, and `second_s` the time
+from there to the second one, which another replica computes. `idle_p99_s` is the
 p99 time between two tokens of `--answers` answers, `busy_p99_s` the same while prompts arrive, one
-after the other. `…_cpu_s` are CPU seconds: of all cores for the prompt; between two tokens, of the
-last core and of this process, which is the front end and might take time from it. On a busy machine
-compare these: they do not count waits for other programs. `…_wait_s` are those waits, per token.
-`ttft_overhead` is halves' time over that of one, less one; `stretch` is busy over idle. Both are
-medians of each repetition's ratio.
+after the other. `…_cpu_s` are CPU seconds: of all cores for the prompt, and `ttft_kernel_s` those
+of them in the kernel; between two tokens, of the last core and of this process, which is the front
+end and might take time from it. On a busy machine compare these: they do not count waits for other
+programs. `…_wait_s` are those waits, per token. `ttft_overhead` is halves' time over that of one,
+less one; `stretch` is busy over idle. Both are medians of each repetition's ratio.
+
+The KV cache holds three prompts, and as many are sent before: else the first use of its memory
+would be measured, too. Measure that with `--blocks 0`, which leaves its size to the engine.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import time
 from pathlib import Path
 from random import Random
@@ -49,6 +54,8 @@ RATIOS = {
     "halves_ttft_over_one_by_cpu": ("halves_ttft_cpu_s", "one_ttft_cpu_s"),
 }
 SHORT = 32
+PROMPTS = 3
+"""That fit the KV cache."""
 
 
 class Load:
@@ -77,9 +84,21 @@ class Load:
 
     async def first_token(self, length: int) -> dict[str, float]:
         """Return the time of a prompt alone, and the CPU time of all cores."""
-        before = taken(self.cores)
-        (sent, _), (first, _) = await self.times(length, 1)
-        return {"ttft_s": first - sent, "ttft_cpu_s": float((taken(self.cores) - before)[0])}
+        before, kernel = taken(self.cores), in_kernel(self.cores)
+        (sent, _), (first, _), (second, _) = await self.times(length, 2)
+        await self._rest()
+        cpu, kernel = float((taken(self.cores) - before)[0]), in_kernel(self.cores) - kernel
+        found = {"ttft_s": first - sent, "second_s": second - first}
+        return found | {"ttft_cpu_s": cpu, "ttft_kernel_s": kernel}
+
+    async def _rest(self) -> None:
+        """Wait until lent blocks are returned."""
+        halves = self._engine._fleet._halves
+        if halves is not None and halves.loans is not None:
+            for _ in range(1000):
+                if not len(halves.loans):
+                    return
+                await asyncio.sleep(0.01)
 
     async def answers(self, answers: int, count: int) -> dict[str, float]:
         """Return the p99 times between two tokens of answers that run side by side, and the last
@@ -96,16 +115,16 @@ class Load:
         while True:
             await self.times(length, 1)
 
-    async def measure(self, args: argparse.Namespace) -> dict[str, float]:
-        """Return the times of one repetition."""
-        found = await self.first_token(args.prompt)
+    async def streams(self, args: argparse.Namespace) -> dict[str, float]:
+        """Return the times between tokens without prompts, and beside them."""
         idle = await self.answers(args.answers, args.tokens)
         stream = asyncio.create_task(self.prompts(args.prompt))
         busy = await self.answers(args.answers, args.tokens)
         stream.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await stream
-        found |= {f"idle_{name}": seconds for name, seconds in idle.items()}
+        await self._rest()
+        found = {f"idle_{name}": seconds for name, seconds in idle.items()}
         return found | {f"busy_{name}": seconds for name, seconds in busy.items()}
 
 
@@ -122,22 +141,40 @@ async def measure(args: argparse.Namespace) -> list[dict[str, float]]:
                     hf_overrides=fields,
                     max_model_len=args.prompt + SHORT + args.tokens,
                     max_num_seqs=2 * args.answers,
+                    num_gpu_blocks_override=blocks(args),
                     **threads,
                 )
             )
             stack.callback(engine.shutdown)
             loads[kind] = load = Load(engine, 0)
-            for length in (SHORT, 4 * SHORT, args.prompt):  # warm-up
-                await load.times(length, 4)
+            for length in (SHORT, 4 * SHORT, *[args.prompt] * PROMPTS):  # warm-up
+                await load.times(length, 2)
         samples = []
         for number in range(args.repetitions):
             sample: dict[str, float] = {}
-            for kind in [*KINDS][:: 1 - 2 * (number % 2)]:  # each is the first one in turn
-                found = await loads[kind].measure(args)
+            for kind in (order := [*KINDS][:: 1 - 2 * (number % 2)]):
+                found = await loads[kind].first_token(args.prompt)
+                sample |= {f"{kind}_{name}": seconds for name, seconds in found.items()}
+            for kind in order:
+                found = await loads[kind].streams(args)
                 sample |= {f"{kind}_{name}": seconds for name, seconds in found.items()}
             sample |= {name: sample[a] / sample[b] for name, (a, b) in RATIOS.items()}
             samples.append(sample)
     return samples
+
+
+def blocks(args: argparse.Namespace) -> int | None:
+    """Return the blocks of a KV cache; None if the engine chooses."""
+    if args.blocks == 0:
+        return None
+    wanted = PROMPTS * args.prompt + 2 * args.answers * (SHORT + args.tokens)
+    return args.blocks or -(-wanted // 16)
+
+
+def in_kernel(processes: list[int]) -> float:
+    """Return the CPU seconds that processes have spent in the kernel."""
+    stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in processes]
+    return sum(int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
 
 def taken(processes: list[int]) -> NDArray[np.float64]:
@@ -153,8 +190,9 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=8, help="of the model's")
     parser.add_argument("--prompt", type=int, default=4096, help="tokens of a long prompt")
     parser.add_argument("--answers", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=100, help="of an answer")
-    parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=40, help="of an answer")
+    parser.add_argument("--repetitions", type=int, default=4)
+    parser.add_argument("--blocks", type=int, help="of the KV cache; 0: as many as fit")
     parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     samples = asyncio.run(measure(args))

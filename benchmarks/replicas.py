@@ -1,16 +1,24 @@
 """Two replicas of one core each: predicted against measured, and one killed under load.
 
     python benchmarks/replicas.py [--model qwen3-0.6b] [--layers 8] [--requests 12] [--clients 4]
-        [--input-len 256] [--output-len 32] [--hardware this] [--json FILE.jsonl]
+        [--input-len 256] [--output-len 32] [--kills 4] [--seconds 6] [--hardware this | --no-load]
+        [--json FILE.jsonl]
 
 Clients send requests with random weights, one after the other. `quire simulate` predicts the same
 load, from the limits of this machine that it measures first. `measured_cpu_s` are the CPU seconds
 of the busier replica, without waits for other processes: on a busy machine, compare those.
+`--no-load` leaves this out.
 
-Then each client names a replica, and the second replica is killed: `idle_p99_s` and `killed_p99_s`
-are times between two tokens of the first replica's answers before and after. All answers must have
-the tokens that they had before: all of them, or for one that had begun on the lost replica, the
-first ones and then an error. A request that names the lost replica is refused, and sent again.
+Then each client names a replica, and the second one is killed, again and again. `both_p99_s` and
+`killed_p99_s` are times between two tokens of the first replica's answers: in the seconds before a
+kill, and in those that begin with it. The kill waits until each request there has output, so that
+none moves to the first replica. `more_p99_s` is the same while the first replica has the requests
+of all clients and nothing is killed: what it pays for those that move is at most this.
+`killed_over_both` and `more_over_both` are medians of each round's ratios. `…_wait_s` is how long
+the first replica's threads waited for a CPU, per second.
+
+All answers must have the tokens that they had before: all of them, or for one that had begun on the
+lost replica, the first ones and then an error.
 """
 
 from __future__ import annotations
@@ -25,6 +33,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from operator import sub
 from pathlib import Path
 from random import Random
@@ -33,10 +42,11 @@ from typing import Any
 import numpy as np
 
 from quire.bench.machine import circumstances
-from quire.bench.results.report import jsonl, write_json
+from quire.bench.results.report import jsonl, summarise, write_json
 from quire.core.errors import QuireError
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.async_llm import AsyncLLM
+from quire.frontend.client import supervisor
 from quire.resolve.arguments import EngineArgs
 
 PATIENCE = 120.0
@@ -52,41 +62,86 @@ class Load:
         self._prompts = [
             [draw.randrange(3, 32_000) for _ in range(args.input_len)] for _ in range(args.requests)
         ]
+        self.replicas = engine._fleet.replicas
         self.expected: dict[int, list[int]] = {}
         self.gaps: list[float] = []
         self.outcomes = Counter[str]()
+        self.begun = Counter[int]()
+        """Requests that have output, by the replica that they name."""
 
-    async def run(self, *, named: bool = False) -> float:
+    async def run(self) -> float:
         """Send all requests; return the seconds that they took."""
         left, start = iter(range(self._args.requests)), time.perf_counter()
-        clients = [self._client(left, i % 2 if named else None) for i in range(self._args.clients)]
-        await asyncio.gather(*clients)
+
+        async def client() -> None:
+            for number in left:
+                await self._ask(number, None)
+
+        await asyncio.gather(*[client() for _ in range(self._args.clients)])
         return time.perf_counter() - start
 
-    async def _client(self, left: Any, replica: int | None) -> None:
-        waiting: list[int] = []  # the replica that they name is lost, and not ready again
-        while (number := waiting.pop() if waiting else next(left, None)) is not None:
-            found, times, failed = list[int](), list[float](), False
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    async for tokens in self._tokens(number, replica):
-                        found += tokens
-                        times.append(time.perf_counter())
-            except QuireError:
-                failed = True
-                if not found:
-                    self.outcomes["refused"] += 1
-                    waiting.append(number)
-                    await asyncio.sleep(0.1)
-                    continue
-            except TimeoutError:
-                self.outcomes["lost"] += 1
-                continue
-            if replica == 0:
-                self.gaps += np.diff(times).tolist()
-            expected = self.expected.setdefault(number, found)
-            right = found == (expected[: len(found)] if failed else expected)
-            self.outcomes[("error" if failed else "whole") if right else "wrong"] += 1
+    async def serve(self, replicas: list[int], kill: bool = False) -> tuple[float, float]:
+        """Send requests for some seconds, each client to one of `replicas`.
+
+        Args:
+            kill: kill the second replica at the beginning.
+
+        Returns:
+            The first replica's p99 time between two tokens, and its wait for a CPU per second.
+        """
+        ends, clients = asyncio.Event(), len(replicas)
+
+        async def client(number: int) -> None:
+            while not ends.is_set():
+                await until(lambda: self.replicas[replicas[number]].is_ready)
+                await self._ask(draw.randrange(self._args.requests), replicas[number])
+
+        draw = Random(clients)
+        tasks = [asyncio.create_task(client(number)) for number in range(clients)]
+        await until(lambda: self.begun.total() == clients)
+        self.gaps.clear()
+        if kill:
+            await until(lambda: self.begun[1] == replicas.count(1))
+            os.kill(self.pid(1), signal.SIGKILL)
+        waited, began = waits(self.pid(0)), time.perf_counter()
+        await asyncio.sleep(self._args.seconds)
+        wait = (waits(self.pid(0)) - waited) / (time.perf_counter() - began)
+        p99 = float(np.percentile(self.gaps, 99))
+        ends.set()
+        await asyncio.gather(*tasks)
+        await until(lambda: self.replicas[1].is_ready)
+        return p99, wait
+
+    def pid(self, replica: int) -> int:
+        """Return the process of a replica's core."""
+        pid: int = self.replicas[replica].client.pid  # type: ignore[attr-defined]
+        return pid
+
+    async def _ask(self, number: int, replica: int | None) -> None:
+        found, last, failed = list[int](), None, False
+        try:
+            async with asyncio.timeout(PATIENCE):
+                async for tokens in self._tokens(number, replica):
+                    now = time.perf_counter()
+                    if last is None and replica is not None:
+                        self.begun[replica] += 1
+                    elif last is not None and replica == 0:
+                        self.gaps.append(now - last)
+                    found, last = found + tokens, now
+        except QuireError:
+            failed = True
+        except TimeoutError:
+            self.outcomes["lost"] += 1
+            return
+        finally:
+            if last is not None and replica is not None:
+                self.begun[replica] -= 1
+        if failed and not found:
+            self.outcomes["refused"] += 1
+            return
+        expected = self.expected.setdefault(number, found)
+        right = found == (expected[: len(found)] if failed else expected)
+        self.outcomes[("error" if failed else "whole") if right else "wrong"] += 1
 
     async def _tokens(self, number: int, replica: int | None) -> Any:
         params = SamplingParams(
@@ -98,6 +153,21 @@ class Load:
         prompt = {"prompt_token_ids": self._prompts[number]}
         async for output in self._engine.generate(prompt, params, data_parallel_rank=replica):
             yield output.outputs[0].token_ids
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until a condition holds, but not forever."""
+    end = time.monotonic() + PATIENCE
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError("a replica is not ready, or has no output")
+        await asyncio.sleep(2e-3)
+
+
+def waits(pid: int) -> float:
+    """Return the seconds that a process's threads have waited for a CPU."""
+    files = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return 1e-9 * sum(int(path.read_text().split()[1]) for path in files)
 
 
 def flags(args: argparse.Namespace) -> dict[str, Any]:
@@ -128,30 +198,34 @@ def predicted(args: argparse.Namespace) -> dict[str, Any]:
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
     """Return the times of two replicas, and what became of requests when one was killed."""
+    supervisor.HEALTHY_SECONDS = 0.0  # a core that was killed is not to blame
     engine = await AsyncLLM.start(EngineArgs(args.model, **flags(args)))
     try:
         load = Load(engine, args)
         await load.run()  # warm-up, and the answers
-        pids = [each.client.pid for each in engine._fleet.replicas]  # type: ignore[attr-defined]
-        clocks = [(~pid << 3) | 2 for pid in pids]  # Linux' clocks of processes
-        began = [*map(time.clock_gettime, clocks)]
-        seconds = await load.run()
-        cpu = max(map(sub, map(time.clock_gettime, clocks), began))
-        await load.run(named=True)
-        before, load.gaps = load.gaps, []
-        killing = asyncio.get_running_loop().call_later(
-            seconds / 3,
-            lambda: os.kill(pids[1], signal.SIGKILL),
-        )
+        row = {}
+        if args.hardware:
+            clocks = [(~load.pid(i) << 3) | 2 for i in (0, 1)]  # Linux' clocks of processes
+            began = [*map(time.clock_gettime, clocks)]
+            row["measured_s"] = await load.run()
+            row["measured_cpu_s"] = max(map(sub, map(time.clock_gettime, clocks), began))
         load.outcomes.clear()
-        await load.run(named=True)
-        killing.cancel()
+        rounds: list[dict[str, float]] = []
+        while len(rounds) < args.kills:
+            found = {}
+            for kind, named, kill in (
+                ("both", [0, 1], False), ("killed", [0, 1], True), ("more", [0, 0], False)
+            ):  # fmt: skip
+                p99, wait = await load.serve(named * (args.clients // 2), kill)
+                found |= {f"{kind}_p99_s": p99, f"{kind}_wait_s": wait}
+            for kind in ("killed", "more"):
+                found[f"{kind}_over_both"] = found[f"{kind}_p99_s"] / found["both_p99_s"]
+            rounds.append(found)
     finally:
         engine.shutdown()
-    p99 = [float(np.percentile(gaps, 99)) for gaps in (before, load.gaps)]
-    kinds = {kind: load.outcomes[kind] for kind in ("whole", "error", "refused", "lost", "wrong")}
-    times = {"measured_s": seconds, "measured_cpu_s": cpu}
-    return {**times, "idle_p99_s": p99[0], "killed_p99_s": p99[1], **kinds}
+    kinds = ("whole", "error", "refused", "lost", "wrong")
+    facts = row | {kind: load.outcomes[kind] for kind in kinds}
+    return summarise((*facts, *rounds[0]), facts, rounds)
 
 
 def main() -> int:
@@ -162,13 +236,16 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--input-len", type=int, default=256)
     parser.add_argument("--output-len", type=int, default=32)
+    parser.add_argument("--kills", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=6.0, help="with and without a kill")
     parser.add_argument("--hardware", default="this", help="profile that the prediction is from")
+    parser.add_argument("--no-load", dest="hardware", action="store_const", const="")
     parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
-    row = {"predicted_s": predicted(args)["duration_s"]} | asyncio.run(measure(args))
-    for name in ("measured", "measured_cpu"):
+    row = {"predicted_s": predicted(args)["duration_s"]} if args.hardware else {}
+    row |= asyncio.run(measure(args))
+    for name in ("measured", "measured_cpu") if args.hardware else ():
         row[f"predicted_over_{name}"] = round(row["predicted_s"] / row[f"{name}_s"], 3)
-    row["killed_over_idle"] = round(row["killed_p99_s"] / row["idle_p99_s"], 3)
     print(json.dumps(row, indent=2))
     if args.json:
         write_json(args.json, row | circumstances("replicas", "python benchmarks/replicas.py"))
