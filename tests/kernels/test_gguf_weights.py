@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
-from quire.checkpoint.gguf_types import TENSOR_TYPES
+from quire.checkpoint.gguf_lattices import LATTICES
+from quire.checkpoint.gguf_types import TENSOR_TYPES, TYPES
 from quire.ops.interface import Ops
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.quant.ggml import quantize_rows
@@ -36,7 +37,10 @@ def draw(name: str, generator: torch.Generator) -> tuple[QuantizedWeight, Tensor
     sizes = 10 ** (torch.rand(N, K // 256, 1, generator=generator) * 4 - 3)
     dense = torch.randn(N, K // 256, 256, generator=generator) + 0.5
     type_, values = gguf.GGMLQuantizationType[name], (dense * sizes).view(N, K).numpy()
-    raw = gguf.quantize(values, type_) if name in TERNARY else quantize_rows(values, name)
+    if name in LATTICES:  # gguf-py cannot write them
+        raw = random_lattice(name, sizes.view(-1).numpy(), generator)
+    else:
+        raw = gguf.quantize(values, type_) if name in TERNARY else quantize_rows(values, name)
     arrays = quantized_arrays(raw.reshape(-1), TENSOR_TYPES[type_.value], N, K)
 
     def tensor(numbers: object) -> Tensor | None:
@@ -47,6 +51,19 @@ def draw(name: str, generator: torch.Generator) -> tuple[QuantizedWeight, Tensor
         tensor(arrays.zero), tensor(arrays.offset), tensor(arrays.codebook),
     )  # fmt: skip
     return weight, torch.from_numpy(gguf.dequantize(raw, type_)).view(N, K)
+
+
+def random_lattice(name: str, d: np.ndarray, generator: torch.Generator) -> np.ndarray:
+    """Return one block of random points for each d: uint8 [N, bytes of a row]."""
+    width = TYPES[name].block_bytes
+    raw = torch.randint(0, 256, (len(d), width), generator=generator, dtype=torch.uint8).numpy()
+    halves = d.astype(np.float16)
+    if name == "IQ1_M":  # four bits at the top of each of the last four words
+        words = raw[:, -8:].view("<u2")
+        words[:] = words & 0xFFF | halves.view(np.uint16)[:, None] >> (0, 4, 8, 12) << 12 & 0xF000
+    else:
+        raw[:, :2] = halves[:, None].view(np.uint8)
+    return raw.reshape(N, -1)
 
 
 def unpacked(ops: Ops, weights: list[QuantizedWeight]) -> Tensor:

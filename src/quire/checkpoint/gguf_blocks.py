@@ -24,35 +24,30 @@ Ternary types, 256 values with one scale:
 
     TQ1_0     [48 bytes: 5 codes each][4 bytes: 4 codes each][d]      d · (q − 1)
     TQ2_0     [64 bytes][d]                                           d · (q − 1)
+
+`gguf_lattices` has IQ1, IQ2 and IQ3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from quire.checkpoint.gguf_forms import GGUF_FORMS
-from quire.checkpoint.gguf_types import TensorType
+from quire.checkpoint.gguf_lattices import LATTICE_VALUES, LATTICES
+from quire.checkpoint.gguf_types import Bytes, TensorType, Unpacked, fields, halves, spread
 from quire.core.quantized import Floats, QuantizedWeight
-
-Bytes = npt.NDArray[np.uint8]
 
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the values of e2m1, as in ggml; the scale is half as large."""
-_CODEBOOKS = {"iq4_nl": IQ4_VALUES, "e2m1x2": MXFP4_VALUES}
+_CODEBOOKS = {
+    "iq4_nl": IQ4_VALUES,
+    "e2m1x2": MXFP4_VALUES,
+    **LATTICE_VALUES,
+}
 _TERNARY = ("TQ1_0", "TQ2_0")
-
-
-class _Unpacked(NamedTuple):
-    """n blocks: codes [n, block size], one byte each; scale and offset [n, groups]."""
-
-    codes: npt.NDArray[Any]
-    scale: Floats
-    offset: Floats | None = None
 
 
 def quantized_arrays(raw: Bytes, type_: TensorType, rows: int, columns: int) -> QuantizedWeight:
@@ -77,92 +72,71 @@ def quantized_arrays(raw: Bytes, type_: TensorType, rows: int, columns: int) -> 
     )
 
 
-def _fields(blocks: Bytes, *widths: int) -> list[Bytes]:
-    """Return `blocks` cut into fields; the last field takes the rest."""
-    return np.hsplit(blocks, np.cumsum(widths))
+def _q4_0(blocks: Bytes) -> Unpacked:
+    d, codes = fields(blocks, 2)
+    return Unpacked(spread(codes, 4, 16), halves(d))
 
 
-def _halves(field: Bytes) -> Floats:
-    """Return two-byte numbers, [n, 2 · count] → [n, count]."""
-    return np.ascontiguousarray(field).view("<f2").astype(np.float32)
+def _q4_1(blocks: Bytes) -> Unpacked:
+    d, m, codes = fields(blocks, 2, 2)
+    return Unpacked(spread(codes, 4, 16), halves(d), halves(m))
 
 
-def _spread(field: Bytes, bits: int, run: int) -> Bytes:
-    """Return codes of `bits` bits, [n, bytes] → [n, bytes · 8 / bits].
-
-    The lowest bits of each run of `run` bytes are the run's first codes.
-    """
-    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
-    codes = np.ascontiguousarray(field).reshape(-1, 1, run) >> shifts
-    codes &= (1 << bits) - 1
-    return codes.reshape(len(field), -1)
+def _q5_0(blocks: Bytes) -> Unpacked:
+    d, high, low = fields(blocks, 2, 4)
+    return Unpacked(_fifth_bit(low, high), halves(d))
 
 
-def _q4_0(blocks: Bytes) -> _Unpacked:
-    d, codes = _fields(blocks, 2)
-    return _Unpacked(_spread(codes, 4, 16), _halves(d))
-
-
-def _q4_1(blocks: Bytes) -> _Unpacked:
-    d, m, codes = _fields(blocks, 2, 2)
-    return _Unpacked(_spread(codes, 4, 16), _halves(d), _halves(m))
-
-
-def _q5_0(blocks: Bytes) -> _Unpacked:
-    d, high, low = _fields(blocks, 2, 4)
-    return _Unpacked(_fifth_bit(low, high), _halves(d))
-
-
-def _q5_1(blocks: Bytes) -> _Unpacked:
-    d, m, high, low = _fields(blocks, 2, 2, 4)
-    return _Unpacked(_fifth_bit(low, high), _halves(d), _halves(m))
+def _q5_1(blocks: Bytes) -> Unpacked:
+    d, m, high, low = fields(blocks, 2, 2, 4)
+    return Unpacked(_fifth_bit(low, high), halves(d), halves(m))
 
 
 def _fifth_bit(low: Bytes, high: Bytes) -> Bytes:
-    codes = _spread(low, 4, 16)
+    codes = spread(low, 4, 16)
     codes |= np.unpackbits(high, axis=1, bitorder="little") << 4
     return codes
 
 
-def _q8_0(blocks: Bytes) -> _Unpacked:
-    d, codes = _fields(blocks, 2)
-    return _Unpacked(np.ascontiguousarray(codes).view(np.int8), _halves(d))
+def _q8_0(blocks: Bytes) -> Unpacked:
+    d, codes = fields(blocks, 2)
+    return Unpacked(np.ascontiguousarray(codes).view(np.int8), halves(d))
 
 
-def _mxfp4(blocks: Bytes) -> _Unpacked:
-    exponent, codes = _fields(blocks, 1)
+def _mxfp4(blocks: Bytes) -> Unpacked:
+    exponent, codes = fields(blocks, 1)
     # ldexp rounds nothing: 2^-128 and 2^-127 are subnormal, but powers of two.
     scale = np.ldexp(np.float32(1.0), exponent.astype(np.int32) - 128)
-    return _Unpacked(_spread(codes, 4, 16), scale)
+    return Unpacked(spread(codes, 4, 16), scale)
 
 
-def _q2_k(blocks: Bytes) -> _Unpacked:
-    scales, codes, d, m = _fields(blocks, 16, 64, 2)
-    return _Unpacked(
-        _spread(codes, 2, 32),
-        _halves(d) * (scales & 15).astype(np.float32),
-        -(_halves(m) * (scales >> 4).astype(np.float32)),
+def _q2_k(blocks: Bytes) -> Unpacked:
+    scales, codes, d, m = fields(blocks, 16, 64, 2)
+    return Unpacked(
+        spread(codes, 2, 32),
+        halves(d) * (scales & 15).astype(np.float32),
+        -(halves(m) * (scales >> 4).astype(np.float32)),
     )
 
 
-def _q3_k(blocks: Bytes) -> _Unpacked:
-    high, low, scales, d = _fields(blocks, 32, 64, 12)
-    codes = _spread(low, 2, 32)
-    codes |= _spread(high, 1, 32) << 2
-    six = _spread(scales[:, :8], 4, 8) | _spread(scales[:, 8:], 2, 4) << 4
-    return _Unpacked(codes, _halves(d) * (six.astype(np.float32) - 32))
+def _q3_k(blocks: Bytes) -> Unpacked:
+    high, low, scales, d = fields(blocks, 32, 64, 12)
+    codes = spread(low, 2, 32)
+    codes |= spread(high, 1, 32) << 2
+    six = spread(scales[:, :8], 4, 8) | spread(scales[:, 8:], 2, 4) << 4
+    return Unpacked(codes, halves(d) * (six.astype(np.float32) - 32))
 
 
-def _q4_k(blocks: Bytes) -> _Unpacked:
-    d, m, scales, codes = _fields(blocks, 2, 2, 12)
-    return _Unpacked(_spread(codes, 4, 32), *_scales_and_minima(d, m, scales))
+def _q4_k(blocks: Bytes) -> Unpacked:
+    d, m, scales, codes = fields(blocks, 2, 2, 12)
+    return Unpacked(spread(codes, 4, 32), *_scales_and_minima(d, m, scales))
 
 
-def _q5_k(blocks: Bytes) -> _Unpacked:
-    d, m, scales, high, low = _fields(blocks, 2, 2, 12, 32)
-    codes = _spread(low, 4, 32)
-    codes |= _spread(high, 1, 32) << 4
-    return _Unpacked(codes, *_scales_and_minima(d, m, scales))
+def _q5_k(blocks: Bytes) -> Unpacked:
+    d, m, scales, high, low = fields(blocks, 2, 2, 12, 32)
+    codes = spread(low, 4, 32)
+    codes |= spread(high, 1, 32) << 4
+    return Unpacked(codes, *_scales_and_minima(d, m, scales))
 
 
 def _scales_and_minima(d: Bytes, m: Bytes, packed: Bytes) -> tuple[Floats, Floats]:
@@ -171,32 +145,32 @@ def _scales_and_minima(d: Bytes, m: Bytes, packed: Bytes) -> tuple[Floats, Float
     The first four of each are in the low bits of 4 bytes; the others have 4 bits in the last 4
     bytes and 2 bits at the top of the first bytes.
     """
-    first_scales, first_minima, last = _fields(packed, 4, 4)
+    first_scales, first_minima, last = fields(packed, 4, 4)
     scales = np.hstack([first_scales & 63, (last & 15) | (first_scales >> 2 & 48)])
     minima = np.hstack([first_minima & 63, (last >> 4) | (first_minima >> 2 & 48)])
-    return _halves(d) * scales.astype(np.float32), -(_halves(m) * minima.astype(np.float32))
+    return halves(d) * scales.astype(np.float32), -(halves(m) * minima.astype(np.float32))
 
 
-def _q6_k(blocks: Bytes) -> _Unpacked:
-    low, high, scales, d = _fields(blocks, 128, 64, 16)
-    codes = _spread(low, 4, 64)
-    codes |= _spread(high, 2, 32) << 4
-    return _Unpacked(
-        codes, _halves(d) * np.ascontiguousarray(scales).view(np.int8).astype(np.float32)
+def _q6_k(blocks: Bytes) -> Unpacked:
+    low, high, scales, d = fields(blocks, 128, 64, 16)
+    codes = spread(low, 4, 64)
+    codes |= spread(high, 2, 32) << 4
+    return Unpacked(
+        codes, halves(d) * np.ascontiguousarray(scales).view(np.int8).astype(np.float32)
     )
 
 
-def _iq4_xs(blocks: Bytes) -> _Unpacked:
-    d, high, low, codes = _fields(blocks, 2, 2, 4)
-    top = _spread(high, 2, 1)
-    six = _spread(low, 4, 1) | top << 4
-    return _Unpacked(_spread(codes, 4, 16), _halves(d) * (six.astype(np.float32) - 32))
+def _iq4_xs(blocks: Bytes) -> Unpacked:
+    d, high, low, codes = fields(blocks, 2, 2, 4)
+    top = spread(high, 2, 1)
+    six = spread(low, 4, 1) | top << 4
+    return Unpacked(spread(codes, 4, 16), halves(d) * (six.astype(np.float32) - 32))
 
 
-def _tq1_0(blocks: Bytes) -> _Unpacked:
-    first, second, last, d = _fields(blocks, 32, 16, 4)
+def _tq1_0(blocks: Bytes) -> Unpacked:
+    first, second, last, d = fields(blocks, 32, 16, 4)
     codes = np.hstack([_digits(first, 5), _digits(second, 5), _digits(last, 4)])
-    return _Unpacked(codes, _halves(d).repeat(2, axis=1))
+    return Unpacked(codes, halves(d).repeat(2, axis=1))
 
 
 def _digits(field: Bytes, count: int) -> Bytes:
@@ -208,12 +182,12 @@ def _digits(field: Bytes, count: int) -> Bytes:
     return (shifted.astype(np.uint16) * 3 >> 8).astype(np.uint8).reshape(len(field), -1)
 
 
-def _tq2_0(blocks: Bytes) -> _Unpacked:
-    codes, d = _fields(blocks, 64)
-    return _Unpacked(_spread(codes, 2, 32), _halves(d).repeat(2, axis=1))
+def _tq2_0(blocks: Bytes) -> Unpacked:
+    codes, d = fields(blocks, 64)
+    return Unpacked(spread(codes, 2, 32), halves(d).repeat(2, axis=1))
 
 
-QUANTIZED: dict[str, Callable[[Bytes], _Unpacked]] = {
+QUANTIZED: dict[str, Callable[[Bytes], Unpacked]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,
@@ -229,5 +203,6 @@ QUANTIZED: dict[str, Callable[[Bytes], _Unpacked]] = {
     "MXFP4": _mxfp4,
     "TQ1_0": _tq1_0,
     "TQ2_0": _tq2_0,
+    **LATTICES,
 }
 """The quantized types that can be read → what unpacks their blocks, uint8 [n, block bytes]."""

@@ -20,6 +20,13 @@ GGUF_FORMS: dict[str, Form] = {
     "MXFP4": Form("uint8", 4, 32, codebook="e2m1x2"),
     "TQ1_0": Form("uint8", 2, 128, "middle"),
     "TQ2_0": Form("uint8", 2, 128, "middle"),
+    "IQ1_S": Form("uint8", 4, 32, codebook="iq1"),
+    "IQ1_M": Form("uint8", 4, 16, codebook="iq1"),
+    "IQ2_XXS": Form("uint8", 4, 32, codebook="iq2"),
+    "IQ2_XS": Form("uint8", 4, 16, codebook="iq2"),
+    "IQ2_S": Form("uint8", 4, 16, codebook="iq2"),
+    "IQ3_XXS": Form("uint8", 4, 32, codebook="iq3"),
+    "IQ3_S": Form("uint8", 4, 32, codebook="iq3_s"),
 }
 """Name of a type → its form."""
 

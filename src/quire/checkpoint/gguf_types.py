@@ -1,10 +1,14 @@
-"""GGUF's tensor types and their block sizes."""
+"""GGUF's tensor types, their block sizes, and how blocks are cut into fields."""
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
+import numpy as np
 import numpy.typing as npt
 
 from quire.core.dtypes import BFLOAT16
+from quire.core.quantized import Floats
 from quire.system.records import dataclass
 
 
@@ -62,3 +66,34 @@ TYPES = {type_.name: type_ for type_ in TENSOR_TYPES.values()}
 PLAIN: dict[str, npt.DTypeLike] = {"F32": "<f4", "F16": "<f2", "BF16": BFLOAT16}
 """Types whose blocks are single values, and numpy's dtypes of these; `gguf_blocks.QUANTIZED` has
 the others that can be read."""
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Unpacked(NamedTuple):
+    """n blocks: codes [n, block size], one byte each; scale and offset [n, groups]."""
+
+    codes: npt.NDArray[Any]
+    scale: Floats
+    offset: Floats | None = None
+
+
+def fields(blocks: Bytes, *widths: int) -> list[Bytes]:
+    """Return `blocks` cut into fields; the last field takes the rest."""
+    return np.hsplit(blocks, np.cumsum(widths))
+
+
+def halves(field: Bytes) -> Floats:
+    """Return two-byte numbers, [n, 2 · count] → [n, count]."""
+    return np.ascontiguousarray(field).view("<f2").astype(np.float32)
+
+
+def spread(field: Bytes, bits: int, run: int) -> Bytes:
+    """Return codes of `bits` bits, [n, bytes] → [n, bytes · 8 / bits].
+
+    The lowest bits of each run of `run` bytes are the run's first codes.
+    """
+    shifts = np.arange(0, 8, bits, dtype=np.uint8).reshape(-1, 1)
+    codes = np.ascontiguousarray(field).reshape(-1, 1, run) >> shifts
+    codes &= (1 << bits) - 1
+    return codes.reshape(len(field), -1)

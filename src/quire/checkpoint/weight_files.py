@@ -1,9 +1,11 @@
-"""The .safetensors files of a model's folder, and the GGUF files that a model is split into."""
+"""The weight files of a model: safetensors of a folder, parts of a split GGUF file, and samples."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from quire.checkpoint.json_file import read_json
@@ -16,6 +18,8 @@ _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.safete
 _MAX_NAME_BYTES = 255
 PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 _SPLIT = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.ASCII)
+
+_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -136,3 +140,20 @@ def split_names(first: str) -> list[str]:
         return [first]
     count = int(match["count"])
     return [f"{match['stem']}-{i:05d}-of-{count:05d}.gguf" for i in range(1, count + 1)]
+
+
+def model_files(path: Path) -> list[Path]:
+    """Return the weight files of a model's folder, or of its first or only GGUF file.
+
+    Raises:
+        QuireError: some are missing.
+    """
+    return split_files(path) if path.is_file() else weight_files(path)
+
+
+def samples(file: Path) -> Iterator[bytes]:
+    """Yield evenly spaced pieces of a file; all of a small one."""
+    with file.open("rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        for sample in range(_SAMPLES):
+            yield os.pread(stream.fileno(), _SAMPLE_BYTES, size * sample // _SAMPLES)

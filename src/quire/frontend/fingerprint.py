@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from quire import __version__
-from quire.checkpoint.samples import model_files, samples
+from quire.checkpoint.weight_files import model_files, samples
 from quire.core.config import ON_TORCH
 from quire.resolve.engine import Resolved
 

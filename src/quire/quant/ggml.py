@@ -101,7 +101,7 @@ def _as_stored(x: Floats) -> Floats:
 
 
 def _gather(codes: Bytes, bits: int, run: int) -> Bytes:
-    """Return codes [m, n] of `bits` bits packed: [m · bits / 8, n]. See `gguf_blocks._spread`."""
+    """Return codes [m, n] of `bits` bits packed: [m · bits / 8, n]. See `gguf_types.spread`."""
     parts = codes.reshape(-1, 8 // bits, run, codes.shape[1])
     packed = parts[:, 0].copy()
     for i in range(1, 8 // bits):

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from quire import __version__
-from quire.checkpoint.samples import model_files, samples
 from quire.checkpoint.source import resolve
+from quire.checkpoint.weight_files import model_files, samples
 from quire.core.config import ON_TORCH, EngineConfig
 
 

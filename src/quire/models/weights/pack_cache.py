@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import to_builtins
 
-from quire.checkpoint.samples import model_files, samples
 from quire.checkpoint.source import resolve
+from quire.checkpoint.weight_files import model_files, samples
 from quire.core.config import ON_TORCH, EngineConfig
 from quire.core.errors import QuireError
 from quire.models.memory import loaded_bytes
