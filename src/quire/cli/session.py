@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
@@ -29,7 +28,10 @@ DEFAULT_MAX_TOKENS = 256
 
 @dataclass(slots=True)
 class Speed:
-    """Tokens and times of one generation; seconds count from the request's start."""
+    """Tokens of one generation, and when the engine had the first and the last one.
+
+    Seconds count from the request's arrival.
+    """
 
     tokens: int = 0
     first: float = 0.0
@@ -175,7 +177,6 @@ class Session:
         pieces: list[str] = []
 
         async def run() -> None:
-            began = time.monotonic()
             outputs: AsyncGenerator[RequestOutput, None] = self.engine.generate(
                 prompt, params, uuid.uuid4().hex
             )
@@ -184,8 +185,9 @@ class Session:
                     completion = output.outputs[0]
                     pieces.append(completion.text)
                     write(completion.text)
-                    speed.last = time.monotonic() - began
-                    speed.first = speed.first or speed.last
+                    times = output.metrics
+                    speed.first = times.first_token_time - times.arrival_time
+                    speed.last = times.last_token_time - times.arrival_time
                     speed.tokens += len(completion.token_ids)
                     speed.finish_reason = completion.finish_reason
             if speed.finish_reason == "error":
