@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os.path
 from dataclasses import replace
 from typing import Any
 
@@ -65,7 +66,7 @@ def with_generation_flags(source: ModelSource, args: EngineArgs) -> ModelSource:
         found = {_END: found[_END]} if _END in found else {}
     elif args.generation_config != "auto":
         file = expanded(args.generation_config, "generation_config") / "generation_config.json"
-        if not file.is_file():
+        if not os.path.isfile(file):  # unlike `Path.is_file`, also where a name is too long
             raise value_error(
                 args, "generation_config", "it must be auto, vllm or a folder with such a file."
             )
