@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -93,6 +94,22 @@ def template(folder: Path) -> tuple[str, ...]:
     loop = "{% for i in range(60000) %}{% if i % 7919 == 7918 %} {% endif %}{% endfor %}"
     file.write_text(loop + "{% for m in messages %}{{ m.content }}{% endfor %}")
     return ("--chat-template", str(file))
+
+
+def mistuned(folder: Path) -> tuple[str, ...]:
+    """Write the values of one row's products for any number of rows, as if for another load."""
+    from quire.explain.limits import limits_file
+    from quire.ops.native.kernels import available_isas
+    from quire.ops.tuning import GemmTuning, TunedGemm, save_tuning, untuned
+    from quire.system.hardware import detect
+
+    shutil.copy(limits_file(), folder)
+    wrong = GemmTuning(pass_rows=1)
+    shapes = (2304, 768), (768, 768), (3072, 768), (768, 3072)
+    products = [TunedGemm("bf16", n, k, 0, (2, 1 << 40), wrong, 0.1) for n, k in shapes]
+    known = untuned(available_isas()[-1], detect().cores)
+    save_tuning(known.with_results((), products, ()), folder / "tuned")
+    return ()
 
 
 @contextmanager

@@ -26,6 +26,7 @@ from benchmarks.explain_injections import (
     kv_folder,
     low_priority,
     low_weight,
+    mistuned,
     neighbours,
     quota,
     slow_reads,
@@ -339,6 +340,9 @@ FAULTS: dict[str, Fault] = {
     ),
     "reference": Fault(("reference_ops",), (*OPT, "--ops", "reference"), asks()),
     "isa": Fault(("forced_isa",), OPT, asks(), environment={"QUIRE_CPU_ISA": "portable"}),
+    "mistuned": Fault(
+        ("untuned_kernels",), OPT, asks(), prepare=mistuned, environment={"QUIRE_CACHE_DIR": "."}
+    ),
     "fp8": Fault(("decoded_weights",), (*OPT, "--quantization", "fp8"), asks()),
     "small_pages": Fault(("huge_pages_off",), OPT, asks(), clients=4, start=small_pages),
     "quota": Fault(("cpu_quota",), OPT, asks(), during=quota),

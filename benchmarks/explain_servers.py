@@ -46,7 +46,7 @@ def serving(fault: Fault, folder: Path) -> Iterator[Server]:
     with (folder / "log").open("w+") as log:
         with fault.start():
             process = subprocess.Popen(
-                [sys.executable, "-m", "quire", "serve", *flags],
+                [sys.executable, "-m", "quire", "serve", *flags], cwd=folder,
                 stdout=log, stderr=subprocess.STDOUT, env=os.environ | fault.environment,
             )  # fmt: skip
         try:

@@ -14,6 +14,7 @@ from quire.explain.cards import Card
 from quire.explain.evidence import Evidence, Platform
 from quire.explain.limits import card_limits, load_limits
 from quire.explain.probe import Watched
+from quire.ops.tuning import file_name, read, tuned_folder, untuned
 from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import detect
 
@@ -49,7 +50,17 @@ def collect(
         limits=card_limits(gpu.name) if gpu is not None else load_limits(cores),
         host=watched.host,
         surroundings=msgspec.structs.replace(watched.surroundings, cards=list(cards)),
-        platform=Platform(isa, best, list(facts.get("python_ops") or [])),
+        platform=Platform(isa, best, list(facts.get("python_ops") or []), _tuned(isa, config)),
         halves=watched.halves,
         tls=tls,
     )
+
+
+def _tuned(isa: str, config: EngineConfig) -> int:
+    """Return for how many shapes this machine's file of tuned kernels has values."""
+    file = tuned_folder() / file_name(untuned(isa, config.num_threads))
+    try:
+        found = read(file.read_bytes())
+    except (OSError, ValueError):
+        return 0
+    return len(found.gemm) + len(found.attention)

@@ -135,11 +135,13 @@ class Platform(msgspec.Struct, frozen=True):
         isa: instruction set that they use; empty without native kernels.
         best_isa: the most capable one that this machine can run.
         python_ops: ops that have no kernel, so that Python computes them.
+        tuned: shapes for which `quire tune kernels` found values.
     """
 
     isa: str = ""
     best_isa: str = ""
     python_ops: list[str] = []
+    tuned: int = 0
 
 
 class Evidence(msgspec.Struct, frozen=True):

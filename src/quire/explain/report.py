@@ -19,6 +19,7 @@ Cause = Literal[
     "huge_pages_off", "remote_memory",
     # Kernels and types
     "wide_weights", "reference_ops", "python_ops", "forced_isa", "decoded_weights",
+    "untuned_kernels",
     "memory_bandwidth", "compute",
     # Steps
     "dispatch_overhead", "idle_gaps", "rank_imbalance", "slow_stage", "slow_replica", "slow_link",

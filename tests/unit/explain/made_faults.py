@@ -9,7 +9,7 @@ import msgspec
 from quire.core.messages import StageStats
 from quire.explain.evidence import Evidence, Platform
 from quire.explain.host import HostUse, Worker
-from tests.unit.explain.made import healthy, profile
+from tests.unit.explain.made import LIMITS, healthy, profile
 
 UNBOUND = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)
 """Operations that are at no limit."""
@@ -308,6 +308,15 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
     "forced_isa": (
         healthy(ops=UNBOUND, platform=Platform("portable", "avx512_vnni"), **SLOW),
         "unset QUIRE_CPU_ISA",
+    ),
+    "untuned_kernels": (
+        healthy(
+            ops=UNBOUND,
+            platform=Platform("avx2", "avx2", tuned=4),
+            limits=msgspec.structs.replace(LIMITS, reads={"bfloat16": LIMITS.bandwidth}),
+            **SLOW,
+        ),
+        "quire tune kernels --model opt-125m",
     ),
     "decoded_weights": (
         healthy(args={"quantization": "fp8"}, ops=UNBOUND, platform=Platform("avx2", "avx2")),

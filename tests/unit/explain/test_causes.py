@@ -10,13 +10,13 @@ import pytest
 
 from quire.explain.analyse import Predicted, explain
 from quire.explain.causes import CAUSES
-from quire.explain.evidence import Evidence
+from quire.explain.evidence import Evidence, Platform
 from quire.explain.host import HostUse, Worker
 from quire.explain.report import Cause
 from quire.explain.text import render
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
-from tests.unit.explain.made import MACHINE, healthy, profile, with_window
+from tests.unit.explain.made import LIMITS, MACHINE, healthy, profile, with_window
 from tests.unit.explain.made_faults import FAULTS, SLOW, UNBOUND, drafting
 
 PROMPTS: dict[str, Any] = {
@@ -388,3 +388,16 @@ def test_good_drafts_are_no_cause() -> None:
 def test_rejected_drafts_are_not_taken_for_tokens_computed_again() -> None:
     window = drafting(500, preemptions=3, generation_tokens=8500).window
     assert window.recomputed_tokens == 0
+
+
+def test_only_values_that_slow_products_are_a_cause() -> None:
+    """Untuned kernels are what limits are measured with."""
+    tuned, flag = FAULTS["untuned_kernels"]
+    quick = profile(("linear", "layers.0.mlp.up", 9.0, 20.0, 40.0), model_seconds=9.1)
+    for other in (
+        msgspec.structs.replace(tuned, platform=Platform("avx2", "avx2")),
+        msgspec.structs.replace(tuned, ops=quick),
+        msgspec.structs.replace(tuned, limits=LIMITS),
+    ):
+        assert "untuned_kernels" not in {cause.cause for cause in explain(other).causes}
+    assert flag in {change.flag for change in explain(tuned).changes}

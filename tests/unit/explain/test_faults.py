@@ -60,6 +60,7 @@ SERVED = {
     "low_weight": ("low_priority",),
     "many_choices": ("many_choices",),
     "many_steps": ("long_turns",),
+    "mistuned": ("untuned_kernels",),
     "neighbours": ("busy_neighbour",),
     "no_cache": ("prefix_misses",),
     "one_cpu": ("affinity",),

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import Case, Kind, Suspect, saving, suspect
+from quire.core.cost import CORNER, smooth_maximum
+from quire.explain.causes.case import Case, Kind, Suspect, change, saving, suspect
+from quire.explain.limits import profile_of
 from quire.explain.report import THROUGHPUT, Change
+from quire.models.cost import product_type
 
 IN_INT8 = 0.4
 """Time of products in int8 relative to fp8 on AVX2, if it was not measured: 0.41 with 8 rows, 0.49
 with one row."""
+MISTUNED, TUNED = 0.35, 0.6
+"""Shares of the measured rates below which products are slow because of their tuning, and which
+they usually reach: 0.55 to 0.8 in healthy engines."""
+SHORT = 5e-5
+"""Seconds of a product of which much may be the call itself."""
 WORST_ISA = 0.5
 """Usual time with the best instruction set, relative to a lesser one."""
 
@@ -52,6 +60,37 @@ def forced_isa(case: Case) -> Suspect | None:
         Kind.PROVEN,
         isa=platform.isa,
         best_isa=platform.best_isa,
+    )
+
+
+def untuned_kernels(case: Case) -> Suspect | None:
+    """Products are slow, and their tuning was found on another machine or for another load."""
+    e, platform, profile = case.evidence, case.evidence.platform, case.evidence.ops
+    if platform is None or not platform.tuned or platform.isa != platform.best_isa:
+        return None
+    if profile is None or e.limits is None or not e.limits.reads:
+        return None
+    product = product_type(e.config)
+    known = profile_of(e.limits, min(e.config.num_threads, e.cores))
+    reading = known.weight_bytes_per_second.get(product, known.bytes_per_second)
+    rate, corner = known.flops_of(product, e.config.dtype), known.corners.get(product, CORNER)
+    ops = [op for op in profile.ops if op.name == "linear" and op.seconds >= SHORT * op.calls]
+    seconds = sum(op.seconds for op in ops) * (1.0 - case.waited)
+    needed = sum(smooth_maximum(op.nbytes / reading, op.flops / rate, corner) for op in ops)
+    if not ops or needed >= MISTUNED * seconds:
+        return None
+    inside = min(1.0, seconds / max(1e-9, profile.model_seconds))
+    saved = case.model * inside * (1.0 - needed / (TUNED * seconds))
+    return suspect(
+        "untuned_kernels",
+        f"Products reach {needed / seconds:.0%} of the rates that kernels reached when this "
+        f"machine was measured, and take {case.model * inside:.0%} of the time. The file of quire "
+        f"tune kernels has values for {platform.tuned} shapes, which do not fit.",
+        saved,
+        [change(f"quire tune kernels --model {e.args.model}", "finds values that do", saved)],
+        Kind.PROVEN,
+        tuned_shapes=platform.tuned,
+        reached=needed / seconds,
     )
 
 
