@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from benchmarks import make_checkpoint
 from quire.explain.surroundings import family
 
 _PR_SET_THP_DISABLE = 41
@@ -94,6 +95,13 @@ def template(folder: Path) -> tuple[str, ...]:
     loop = "{% for i in range(60000) %}{% if i % 7919 == 7918 %} {% endif %}{% endfor %}"
     file.write_text(loop + "{% for m in messages %}{{ m.content }}{% endfor %}")
     return ("--chat-template", str(file))
+
+
+def checkpoint(folder: Path) -> tuple[str, ...]:
+    """Write weights of which an engine keeps packed forms, unless an earlier start had them."""
+    if not (folder / "model").exists():
+        make_checkpoint.write("qwen3-0.6b", folder / "model")
+    return ("--dtype", "bfloat16", "--max-model-len", "512")
 
 
 def mistuned(folder: Path) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from benchmarks.explain_injections import (
     asked_for,
     beside_the_last,
     certificate,
+    checkpoint,
     core_quota,
     few_files,
     frozen,
@@ -340,6 +341,10 @@ FAULTS: dict[str, Fault] = {
     ),
     "reference": Fault(("reference_ops",), (*OPT, "--ops", "reference"), asks()),
     "isa": Fault(("forced_isa",), OPT, asks(), environment={"QUIRE_CPU_ISA": "portable"}),
+    "unkept": Fault(
+        ("cold_start",), ("./model", "--pack-cache-bytes", "0"), asks(max_tokens=16), clients=4,
+        prepare=checkpoint, environment={"QUIRE_CACHE_DIR": "."},
+    ),
     "mistuned": Fault(
         ("untuned_kernels",), OPT, asks(), prepare=mistuned, environment={"QUIRE_CACHE_DIR": "."}
     ),

@@ -17,7 +17,7 @@ from benchmarks.explain_servers import measured, serving
 from benchmarks.explain_tables import decided
 from quire.bench.prove import proof_of
 from quire.explain.evidence import Evidence
-from quire.explain.report import THROUGHPUT, Change
+from quire.explain.report import START, THROUGHPUT, Change
 from quire.explain.whatif import explained
 
 STANDBY = 12.0
@@ -40,11 +40,13 @@ HELD_OUT: dict[str, Fault] = {
 PROVABLE = (
     "seats", "tiny_kv", "preemption", "no_cache", "few_states", "lora", "tokenizer",
     "template", "chunks", "long_prompts", "stretch", "many_steps", "drafter", "ranks",
-    "few_threads", "threads", "float32", "fp8", "reference", "quota", "short_context", *HELD_OUT,
+    "few_threads", "threads", "float32", "fp8", "reference", "quota", "short_context", "unkept",
 )  # fmt: skip
 """Faults whose first change is a flag of the engine."""
 MOST = 4
 """Times as many pairs are measured at most, until they agree."""
+LONGEST_WRITE = 60.0
+"""Seconds in which packed weights are written."""
 UNLIKE = 0.2
 """A pair beside so many more CPUs of other programs on one side does not count."""
 
@@ -85,6 +87,8 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
         if not set(causes[:1]) & set(fault.causes) or change is None:
             return row
         other = replace(fault, flags=changed(fault.flags, change))
+        if change.metric == START:
+            return row | started(change, fault, other, folders[0], repetitions)
         after = stack.enter_context(serving(other, folders[1]))
         time.sleep(STANDBY)
         sides = [(before, fault), (after, other)]
@@ -106,6 +110,24 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
             save(evidence, kept / f"{name}.json")
             save(seen[1][0], kept / f"{name}_after.json")
         return found
+
+
+def started(
+    change: Change, fault: Fault, other: Fault, folder: Path, repetitions: int
+) -> dict[str, Any]:
+    """Return the gain of paired starts, after a first one of the changed server."""
+
+    def speed_of(fault: Fault) -> float:
+        begin = time.monotonic()
+        with serving(fault, folder):
+            return 1.0 / (time.monotonic() - begin)
+
+    with serving(other, folder):  # keeps the packed weights
+        end = time.monotonic() + LONGEST_WRITE
+        while not any(folder.rglob("*.packed")) and time.monotonic() < end:
+            time.sleep(0.1)
+    pairs = [(speed_of(fault), speed_of(other)) for _ in range(repetitions)]
+    return {"others": 0.0, "pairs": pairs} | judged(change, pairs)
 
 
 def judged(change: Change, pairs: list[tuple[float, float]]) -> dict[str, Any]:

@@ -34,14 +34,20 @@ def main() -> None:
     parser.add_argument("preset", choices=preset_names())
     parser.add_argument("folder", type=Path)
     args = parser.parse_args()
-    config = preset_config(args.preset)
+    nbytes = write(args.preset, args.folder)
+    print(f"{args.folder}: {nbytes / 1e9:.2f} GB of weights")
+
+
+def write(preset: str, folder: Path) -> int:
+    """Write the checkpoint; return the bytes of its weights."""
+    config = preset_config(preset)
     assert config is not None
-    args.folder.mkdir(parents=True, exist_ok=True)
-    (args.folder / "config.json").write_text(json.dumps(config, indent=2))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
     shapes = stored_shapes(config)
-    write_safetensors(args.folder / "model.safetensors", shapes)
-    write_tokenizer(args.folder / "tokenizer.json", config["vocab_size"])
-    print(f"{args.folder}: {2 * sum(map(math.prod, shapes.values())) / 1e9:.2f} GB of weights")
+    write_safetensors(folder / "model.safetensors", shapes)
+    write_tokenizer(folder / "tokenizer.json", config["vocab_size"])
+    return 2 * sum(map(math.prod, shapes.values()))
 
 
 def stored_shapes(config: dict[str, object]) -> dict[str, tuple[int, ...]]:

@@ -159,7 +159,11 @@ class Draw:
             surroundings=self.maybe(
                 lambda: self.filled(Surroundings, huge_pages=r.choice(("never", "")))
             ),
-            platform=self.maybe(lambda: Platform(r.choice(isas), r.choice(isas), ["linear"])),
+            platform=self.maybe(
+                lambda: self.filled(
+                    Platform, isa=r.choice(isas), best_isa=r.choice(isas), python_ops=["linear"]
+                )
+            ),
             halves=halves,
             tls=r.random() < 0.3,
         )

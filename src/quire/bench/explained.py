@@ -79,7 +79,7 @@ def observe(engine: BenchEngine, demand: Demand, seed: list[int]) -> Evidence:
             ops = msgspec.convert(llm.call("stop_op_profile"), OpProfile)
     if pids:
         cards = cards_between(cards, read_cards(pids))
-    return collect(watched, llm.args, config, llm.facts, ops, offline=True, cards=cards)
+    return collect(watched, llm.args, config, llm.facts, llm.phases, ops, offline=True, cards=cards)
 
 
 def demand_of(window: Window, max_model_len: int) -> Demand:

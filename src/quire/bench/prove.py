@@ -35,7 +35,8 @@ def prove(
 ) -> list[Proof]:
     """Measure the gain of each change alone.
 
-    Skipped are changes without an engine flag, and offline those of the time between tokens.
+    Skipped are changes without an engine flag or of the start, and offline those of the time
+    between tokens.
 
     Both engines of a pair stay in memory, so that other load affects both alike.
 
@@ -44,7 +45,8 @@ def prove(
         served: measure over HTTP, with one server per engine; else offline.
     """
     side = served_side if served else offline_side
-    wanted = [c for c in changes if c.fields and (served or c.metric == THROUGHPUT)]
+    metrics = (THROUGHPUT, ITL) if served else (THROUGHPUT,)
+    wanted = [c for c in changes if c.fields and c.metric in metrics]
     proofs = []
     with ExitStack() as stack, progress(total=len(wanted) * repetitions, unit="round") as bar:
         before = stack.enter_context(side(args, demand))

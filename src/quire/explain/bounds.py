@@ -60,6 +60,7 @@ def bounded(evidence: Evidence) -> tuple[Evidence, list[str]]:
         ops=_profile(evidence.ops),
         limits=limits,
         host=_host(evidence.host),
+        platform=None if evidence.platform is None else _numbers(evidence.platform),
         ranks=ranks if ranks and _is_table(ranks) else None,
         surroundings=_surroundings(evidence.surroundings, window.seconds),
         halves=[

@@ -14,6 +14,7 @@ from quire.explain.cards import Card
 from quire.explain.evidence import Evidence, Platform
 from quire.explain.limits import card_limits, load_limits
 from quire.explain.probe import Watched
+from quire.models.weights.pack_cache import is_kept, packable_bytes
 from quire.ops.tuning import file_name, read, tuned_folder, untuned
 from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import detect
@@ -24,6 +25,7 @@ def collect(
     args: EngineArgs,
     config: EngineConfig,
     facts: Mapping[str, Any],
+    phases: Mapping[str, float],
     ops: OpProfile | None,
     *,
     offline: bool = False,
@@ -33,7 +35,7 @@ def collect(
     """Return the evidence of one window.
 
     Args:
-        facts: of the started engine; see `messages.Ready`.
+        facts, phases: of the started engine; see `messages.Ready`.
         ops: profile of some of its steps.
         cards: GPUs on which it computes.
     """
@@ -50,7 +52,14 @@ def collect(
         limits=card_limits(gpu.name) if gpu is not None else load_limits(cores),
         host=watched.host,
         surroundings=msgspec.structs.replace(watched.surroundings, cards=list(cards)),
-        platform=Platform(isa, best, list(facts.get("python_ops") or []), _tuned(isa, config)),
+        platform=Platform(
+            isa,
+            best,
+            list(facts.get("python_ops") or []),
+            _tuned(isa, config),
+            phases.get("load_weights", 0.0),
+            _unkept(config),
+        ),
         halves=watched.halves,
         tls=tls,
     )
@@ -64,3 +73,11 @@ def _tuned(isa: str, config: EngineConfig) -> int:
     except (OSError, ValueError):
         return 0
     return len(found.gemm) + len(found.attention)
+
+
+def _unkept(config: EngineConfig) -> int:
+    """Return the bytes of weights that the next start of one process packs again."""
+    size = packable_bytes(config) if config.device == "cpu" else 0
+    if config.tensor_parallel_size * config.pipeline_parallel_size > 1:
+        return 0  # each process keeps its own share
+    return 0 if size <= config.pack_cache_bytes and is_kept(config) else size

@@ -34,7 +34,7 @@ def sure(
     sure_of = []
     for suspect in found:
         finding, trust = suspect.finding, 1.0
-        if suspect.kind not in (Kind.PROVEN, Kind.CLIENTS, Kind.NEIGHBOUR, Kind.DEMAND):
+        if suspect.kind in (Kind.WASTE, Kind.LIMIT, Kind.ELSEWHERE):
             trust *= 0.85 if crowded else 1.0
             trust *= 1.0 if case.estimate.measured else 0.85
         trust *= 1.0 if case.window.steps >= FEW_STEPS else 0.8

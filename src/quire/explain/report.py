@@ -19,7 +19,7 @@ Cause = Literal[
     "huge_pages_off", "remote_memory",
     # Kernels and types
     "wide_weights", "reference_ops", "python_ops", "forced_isa", "decoded_weights",
-    "untuned_kernels",
+    "untuned_kernels", "cold_start",
     "memory_bandwidth", "compute",
     # Steps
     "dispatch_overhead", "idle_gaps", "rank_imbalance", "slow_stage", "slow_replica", "slow_link",
@@ -34,7 +34,7 @@ Cause = Literal[
     # Verdicts without a window, and without a cause
     "starved", "none",
 ]  # fmt: skip
-THROUGHPUT, ITL = "output tokens/s", "p99 inter-token latency"
+THROUGHPUT, ITL, START = "output tokens/s", "p99 inter-token latency", "speed of the start"
 """What a change improves."""
 Bound = Literal["memory", "compute", "overhead"]
 
@@ -46,7 +46,7 @@ class Change(msgspec.Struct, frozen=True):
     """As typed: `--num-threads 2`."""
     why: str
     metric: str
-    """`THROUGHPUT`, or `ITL`."""
+    """`THROUGHPUT`, `ITL` or `START`."""
     estimated_gain: float
     """0.35 is 35 % more, if the other causes stay as they are; at most `Case.most_gain`. 0 is no
     figure: the change ends errors, or the window cannot tell its gain."""

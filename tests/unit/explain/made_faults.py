@@ -309,6 +309,10 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
         healthy(ops=UNBOUND, platform=Platform("portable", "avx512_vnni"), **SLOW),
         "unset QUIRE_CPU_ISA",
     ),
+    "cold_start": (
+        healthy(platform=Platform("avx2", "avx2", loading=9.0, unkept=2_000_000_000)),
+        "a QUIRE_CACHE_DIR that lasts",
+    ),
     "untuned_kernels": (
         healthy(
             ops=UNBOUND,

@@ -26,7 +26,7 @@ PROMPTS: dict[str, Any] = {
 
 
 GAINS_NO_SPEED = {
-    "adapter_seats", "cpu_quota", "needless_ranks", "failed_writes", "open_files",
+    "adapter_seats", "cold_start", "cpu_quota", "needless_ranks", "failed_writes", "open_files",
     "refused_requests",
 }  # fmt: skip
 """Causes whose change has no figure: it ends errors, or the window cannot tell its gain."""
@@ -401,3 +401,16 @@ def test_only_values_that_slow_products_are_a_cause() -> None:
     ):
         assert "untuned_kernels" not in {cause.cause for cause in explain(other).causes}
     assert flag in {change.flag for change in explain(tuned).changes}
+
+
+def test_weights_that_the_cache_may_not_keep_name_its_flag() -> None:
+    small = healthy(
+        args={"pack_cache_bytes": 0},
+        platform=Platform("avx2", "avx2", loading=9.0, unkept=15_000_000_000),
+    )
+    report = explain(small)
+    assert report.verdict.cause == "cold_start"
+    assert report.verdict.share == 0.0
+    assert report.changes[0].flag == "--pack-cache-bytes 28GiB"
+    quick = msgspec.structs.replace(small, platform=Platform("avx2", "avx2", unkept=10**9))
+    assert "cold_start" not in {cause.cause for cause in explain(quick).causes}

@@ -94,6 +94,7 @@ SERVED = {
     "tokenizer": ("tokenization",),
     "traced": ("traced",),
     "uneven_replicas": ("busy_neighbour",),
+    "unkept": ("cold_start",),
     "unmet_stop": ("unmet_stops",),
     "wide_adapter": ("adapters",),
 }

@@ -18,7 +18,7 @@ from quire.checkpoint.source import EMBEDDED
 from quire.core.config import EngineConfig
 from quire.core.layers import ShortConvConfig
 from quire.models.weights import pack_cache
-from quire.models.weights.pack_cache import PackCache, model_key
+from quire.models.weights.pack_cache import PackCache, is_kept, model_key, packable_bytes
 from quire.models.weights.shares import shared_config
 from quire.ops.native.codes import CodeKind, GroupedCodes
 from quire.ops.native.gemm import WeightKind
@@ -169,6 +169,24 @@ def test_unfinished_files_of_the_dead_are_removed(tmp_path: Path) -> None:
         os.utime(tmp_path / f".{name}", (when, when))
     keep(tmp_path, {"w": packed("bf16").stored})
     assert sorted(path.name for path in tmp_path.iterdir()) == [".new", "key.packed"]
+
+
+def test_weights_are_kept_if_somebody_has_written_them_or_does(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(model)
+    assert packable_bytes(config) == 0  # too small
+    monkeypatch.setattr(pack_cache, "SMALLEST_BYTES", 1)
+    assert packable_bytes(config) > 0
+    assert packable_bytes(replace(config, ops="reference")) == 0
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(model))
+    pack_cache.packed_folder().mkdir()
+    key = model_key(config)
+    for name in (f"{key}.packed", f".{key}.7"):
+        assert not is_kept(config)
+        (pack_cache.packed_folder() / name).touch()
+        assert is_kept(config)
+        (pack_cache.packed_folder() / name).unlink()
 
 
 def config_of(folder: Path, **fields: str) -> EngineConfig:

@@ -57,13 +57,15 @@ class Kind(IntEnum):
     """Estimated from times."""
     CLIENTS = 2
     """Counts prove it, but it is the clients'."""
-    NEIGHBOUR = 3
+    START = 3
+    """It costs each start time, and the running engine none."""
+    NEIGHBOUR = 4
     """Others use the machine, which hides no cause of the engine's own."""
-    DEMAND = 4
+    DEMAND = 5
     """Counts prove that too little is asked at a time: the engine loses nothing."""
-    LIMIT = 5
+    LIMIT = 6
     """The machine can do no more."""
-    ELSEWHERE = 6
+    ELSEWHERE = 7
     """The engine loses no time."""
 
 
@@ -71,6 +73,7 @@ CONFIDENCE = {
     Kind.PROVEN: 0.95,
     Kind.WASTE: 0.75,
     Kind.CLIENTS: 0.9,
+    Kind.START: 0.95,
     Kind.NEIGHBOUR: 0.9,
     Kind.DEMAND: 0.9,
     Kind.LIMIT: 0.8,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quire.core.cost import CORNER, smooth_maximum
-from quire.explain.causes.case import Case, Kind, Suspect, change, saving, suspect
+from quire.explain.causes.case import CONFIDENCE, Case, Kind, Suspect, change, saving, suspect
 from quire.explain.limits import profile_of
-from quire.explain.report import THROUGHPUT, Change
+from quire.explain.report import START, THROUGHPUT, Change, Finding
 from quire.models.cost import product_type
 
 IN_INT8 = 0.4
@@ -14,6 +14,8 @@ with one row."""
 MISTUNED, TUNED = 0.35, 0.6
 """Shares of the measured rates below which products are slow because of their tuning, and which
 they usually reach: 0.55 to 0.8 in healthy engines."""
+COLD = 1.0
+"""Seconds of packing weights from which a start is slow."""
 SHORT = 5e-5
 """Seconds of a product of which much may be the call itself."""
 WORST_ISA = 0.5
@@ -154,3 +156,28 @@ def python_ops(case: Case) -> Suspect | None:
         operations=names,
         python_share=share,
     )
+
+
+def cold_start(case: Case) -> Suspect | None:
+    """Each start packs the weights again, because their packed form is not kept."""
+    e, platform = case.evidence, case.evidence.platform
+    if platform is None or not platform.unkept or platform.loading < COLD:
+        return None
+    known = e.config.pack_cache_bytes
+    flag = "a QUIRE_CACHE_DIR that lasts, on a disk with room"
+    fields: dict[str, bool | int | float | str | None] = {}
+    if platform.unkept > known:
+        most = max(20, -(-2 * platform.unkept // 2**30))  # at least the default
+        flag, fields = f"--pack-cache-bytes {most}GiB", {"pack_cache_bytes": most * 2**30}
+    best = Change(flag, "maps the packed weights that an earlier start kept", START, 0.0, fields)
+    text = (
+        f"The start took {platform.loading:.0f} s to read and pack {platform.unkept / 1e9:.2f} GB "
+        f"of weights, and the next one will, too: their packed form is not kept (--pack-cache-bytes"
+        f" is {known:,}). The running engine loses nothing."
+    )
+    figures: dict[str, float | int | str] = {
+        "loading_s": round(platform.loading, 2),
+        "weight_bytes": platform.unkept,
+    }
+    finding = Finding("cold_start", text, 0.0, figures, confidence=CONFIDENCE[Kind.START])
+    return Suspect(finding, [best], Kind.START, floor=1e-9)  # which keeps a change without a figure

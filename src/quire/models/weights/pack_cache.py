@@ -56,11 +56,9 @@ def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> Pa
 
     What `offload` names is streamed from the file.
     """
-    size = loaded_bytes(config)
+    size = packable_bytes(config)
     if (
-        config.load_format == "dummy"
-        or config.ops in ON_TORCH
-        or not SMALLEST_BYTES <= size <= config.pack_cache_bytes
+        not 0 < size <= config.pack_cache_bytes
         or size - (offload.saved_bytes if offload else 0) > config.memory_budget_bytes
     ):
         return None
@@ -68,11 +66,31 @@ def open_cache(config: EngineConfig, offload: WeightOffload | None = None) -> Pa
         key = model_key(config)
     except (OSError, QuireError):
         return None  # loading will say what is wrong
-    folder = env.cache_dir() / "packed"
-    cache = PackCache(folder, key, config.pack_cache_bytes, config.dtype)
+    cache = PackCache(packed_folder(), key, config.pack_cache_bytes, config.dtype)
     streamed = offload.weights if offload else {}
     cache.start(max(1, config.num_threads - 1), streamed)  # one core imports meanwhile
     return cache
+
+
+def packable_bytes(config: EngineConfig) -> int:
+    """Return the bytes of weights whose packed form is kept if it may; 0 if it never is."""
+    size = loaded_bytes(config)
+    small = size < SMALLEST_BYTES
+    return 0 if config.load_format == "dummy" or config.ops in ON_TORCH or small else size
+
+
+def packed_folder() -> Path:
+    """Return the folder of the packed weights of all models."""
+    return env.cache_dir() / "packed"
+
+
+def is_kept(config: EngineConfig) -> bool:
+    """Return whether the folder has the packed weights, or somebody writes them."""
+    try:
+        key = model_key(config)
+    except (OSError, QuireError):
+        return False
+    return any(packed_folder().glob(f"{key}{SUFFIX}")) or any(packed_folder().glob(f".{key}.*"))
 
 
 def model_key(config: EngineConfig) -> str:

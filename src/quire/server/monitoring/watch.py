@@ -92,7 +92,9 @@ async def watch(engine: AsyncLLM, seconds: float, *, tls: bool = False) -> Evide
     finally:
         profile.cancel()
         cards.cancel()
-    return collect(watched, engine.args, config, engine.facts, ops, tls=tls, cards=seen)
+    return collect(
+        watched, engine.args, config, engine.facts, engine.phases, ops, tls=tls, cards=seen
+    )
 
 
 async def _cards(config: EngineConfig) -> list[Card]:
