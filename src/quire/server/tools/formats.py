@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator, Sequence
 
 from quire.server.tools.call_object import HELD, call_object, named_arguments
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Emit, Input, Wait, ignore, peek, rest, space, starts, until
+from quire.server.tools.stream import Emit, Input, Wait, ignore, rest, space, starts, until, word
 
-_NAME = re.compile(r"[^\s{\[<]+")
+_NAME = re.compile(r"[^\s{\[<]")
 _FENCE = "```json"
 
 
@@ -74,9 +74,9 @@ def mistral(source: Input, out: Output) -> Wait:
         if (yield from space(source)) == "[":
             yield from _call_list(source, out, source.release())
             continue
-        name = yield from _name(source)
+        name = yield from word(source, _NAME)
         if (yield from starts(source, "[CALL_ID]")):
-            yield from _name(source)
+            yield from word(source, _NAME)
         yield from starts(source, "[ARGS]")
         has_object = name and (yield from space(source)) == "{"
         if not (has_object and (yield from named_arguments(source, out, name, ends=[mark]))):
@@ -189,14 +189,6 @@ def _call_list(source: Input, out: Output, mark: str = "", held: int = HELD) -> 
         source.take(1)
         source.release()
     out.content(source.release())
-
-
-def _name(source: Input) -> Generator[None, None, str]:
-    """Read a function's name, up to a bracket or white space."""
-    name: list[str] = []
-    while (char := (yield from peek(source))) and _NAME.match(char):
-        name.append(source.take(1))
-    return "".join(name)
 
 
 _TO_FUNCTION = re.compile(r"\bto=functions\.([^\s<]+)")

@@ -11,10 +11,11 @@ from collections.abc import Generator
 
 from quire.server.tools.call_object import MAX_NAME
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Input, Wait, goes_on, peek, space, starts, until
+from quire.server.tools.stream import Input, Wait, goes_on, peek, space, starts, until, word
 
 BEGIN, END, QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'
 MAX_DEPTH = 64
+_CLOSE = {"{": "}", "[": "]"}
 _IN_NAME = re.compile(r"[^\s<>{}\[\]:,]")
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 _LITERAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null")
@@ -27,7 +28,8 @@ def gemma4(source: Input, out: Output) -> Wait:
         yield from space(source)
         name = (yield from _word(source)) if (yield from starts(source, "call:")) else ""
         written: list[str] = []
-        if name and (yield from _object(source, written, 0)):
+        begun = name and (yield from peek(source)) == "{"
+        if begun and (yield from _collection(source, written, 0)):
             out.call(name)
             out.arguments("".join(written))
             yield from space(source)
@@ -41,61 +43,41 @@ def _value(source: Input, written: list[str], depth: int) -> Generator[None, Non
     char = yield from space(source)
     if depth > MAX_DEPTH:
         return False
-    if char == "{":
-        return (yield from _object(source, written, depth))
-    if char == "[":
-        return (yield from _list(source, written, depth))
+    if char in _CLOSE:
+        return (yield from _collection(source, written, depth))
     if (yield from goes_on(source, QUOTE)):
         text = yield from _text(source)
         written.append(json.dumps(text, ensure_ascii=False))
         return text is not None
-    word = yield from _word(source)
-    word = _WORDS.get(word, word)
-    written.append(word)
-    return _LITERAL.fullmatch(word) is not None
+    read = yield from _word(source)
+    written.append(_WORDS.get(read, read))
+    return _LITERAL.fullmatch(written[-1]) is not None
 
 
-def _object(source: Input, written: list[str], depth: int) -> Generator[None, None, bool]:
-    if (yield from peek(source)) != "{":
-        return False
-    source.take(1)
-    written.append("{")
+def _collection(source: Input, written: list[str], depth: int) -> Generator[None, None, bool]:
+    """Read a list, or an object with its keys, and write it as JSON."""
+    kind = source.take(1)
+    written.append(kind)
     begin = ""
-    while (char := (yield from space(source))) != "}":
+    while (char := (yield from space(source))) != _CLOSE[kind]:
         if begin:
             if char != ",":
                 return False
             source.take(1)
             yield from space(source)
-        read = _text if (yield from goes_on(source, QUOTE)) else _word
-        key = yield from read(source)
-        if not key or (yield from space(source)) != ":":
-            return False
-        source.take(1)
-        written.append(f"{begin}{json.dumps(key, ensure_ascii=False)}: ")
-        if not (yield from _value(source, written, depth + 1)):
-            return False
-        begin = ", "
-    source.take(1)
-    written.append("}")
-    return True
-
-
-def _list(source: Input, written: list[str], depth: int) -> Generator[None, None, bool]:
-    source.take(1)
-    written.append("[")
-    begin = ""
-    while (char := (yield from space(source))) != "]":
-        if begin:
-            if char != ",":
+        written.append(begin)
+        if kind == "{":
+            read = _text if (yield from goes_on(source, QUOTE)) else _word
+            key = yield from read(source)
+            if not key or (yield from space(source)) != ":":
                 return False
             source.take(1)
-        written.append(begin)
+            written.append(f"{json.dumps(key, ensure_ascii=False)}: ")
         if not (yield from _value(source, written, depth + 1)):
             return False
         begin = ", "
     source.take(1)
-    written.append("]")
+    written.append(_CLOSE[kind])
     return True
 
 
@@ -109,7 +91,4 @@ def _text(source: Input) -> Generator[None, None, str | None]:
 
 def _word(source: Input) -> Generator[None, None, str]:
     """Read a name or a literal, up to white space or a bracket."""
-    word = ""
-    while (char := (yield from peek(source))) and _IN_NAME.match(char) and len(word) < MAX_NAME:
-        word += source.take(1)
-    return word
+    return word(source, _IN_NAME, MAX_NAME)

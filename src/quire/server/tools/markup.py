@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from quire.server.tools.call_object import MAX_NAME
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Input, Wait, goes_on, ignore, peek, space, starts, until
+from quire.server.tools.stream import Input, Wait, goes_on, ignore, space, starts, until, word
 from quire.text.json_types import ALL, type_of
 from quire.text.markup import Markup
 
@@ -58,10 +58,7 @@ def _name(source: Input, tags: Markup, begun: bool) -> Generator[None, None, str
         yield from space(source)
         if not (yield from starts(source, tags.function)):
             return None
-    name = ""
-    while (char := (yield from peek(source))) and _IN_NAME.match(char) and len(name) <= MAX_NAME:
-        name += source.take(1)
-    name = _unquoted(name)
+    name = _unquoted((yield from word(source, _IN_NAME, MAX_NAME + 1)))
     if not name or len(name) > MAX_NAME:
         return None
     if tags.function:

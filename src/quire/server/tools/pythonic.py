@@ -10,7 +10,7 @@ import re
 from collections.abc import Generator
 
 from quire.server.tools.output import Output
-from quire.server.tools.stream import Input, Wait, peek, rest, space, starts
+from quire.server.tools.stream import Input, Wait, peek, rest, space, starts, word
 
 _NAME = re.compile(r"[A-Za-z0-9_.\-]")
 _NUMBER = re.compile(r"[0-9+\-.eE_]")
@@ -19,6 +19,7 @@ _WORDS["null"] = "null"
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "a": "\a", "0": "\0"}
 _ESCAPES["/"] = "/"  # JSON's, which models mix in
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_HEX_DIGIT = re.compile(r"[0-9a-fA-F]")
 _HEX = {"x": 2, "u": 4, "U": 8}
 _CLOSE = {"[": "]", "(": ")", "{": "}"}
 MAX_DEPTH = 64
@@ -37,7 +38,7 @@ def pythonic(source: Input, out: Output) -> Wait:
         source.take(1)
         begun = out.num_calls
         while _NAME.match((yield from space(source))):
-            name = yield from _word(source, _NAME)
+            name = yield from word(source, _NAME)
             if (yield from peek(source)) != "(":
                 break
             source.take(1)
@@ -64,7 +65,7 @@ def _arguments(source: Input, out: Output) -> Wait:
             if char == ",":
                 source.take(1)
                 continue
-            key = yield from _word(source, _NAME)
+            key = yield from word(source, _NAME)
             if not key or (yield from space(source)) != "=":
                 raise _NotPythonError
             source.take(1)
@@ -86,12 +87,12 @@ def _literal(source: Input, out: Output, depth: int) -> Wait:
     elif char and char in "[({":
         yield from _collection(source, out, depth)
     elif _NUMBER.match(char):
-        out.arguments(_number((yield from _word(source, _NUMBER))))
+        out.arguments(_number((yield from word(source, _NUMBER))))
     else:
-        word = yield from _word(source, _NAME)
-        if word not in _WORDS:
+        name = yield from word(source, _NAME)
+        if name not in _WORDS:
             raise _NotPythonError
-        out.arguments(_WORDS[word])
+        out.arguments(_WORDS[name])
 
 
 def _collection(source: Input, out: Output, depth: int) -> Wait:
@@ -138,9 +139,7 @@ def _escape(source: Input) -> Generator[None, None, str]:
         return ""
     if char not in _HEX:
         return _ESCAPES.get(char, char if char and char in "\\'\"" else "\\" + char)
-    digits = ""
-    while len(digits) < _HEX[char] and re.match(r"[0-9a-fA-F]", (yield from peek(source))):
-        digits += source.take(1)
+    digits = yield from word(source, _HEX_DIGIT, _HEX[char])
     try:
         return chr(int(digits, 16))
     except (ValueError, OverflowError):
@@ -156,13 +155,6 @@ def _number(text: str) -> str:
         return json.dumps(number, allow_nan=False)
     except ValueError:
         raise _NotPythonError from None
-
-
-def _word(source: Input, pattern: re.Pattern[str]) -> Generator[None, None, str]:
-    parts: list[str] = []
-    while (char := (yield from peek(source))) and pattern.match(char):
-        parts.append(source.take(1))
-    return "".join(parts)
 
 
 def _skip(source: Input) -> Wait:

@@ -144,6 +144,16 @@ def space(source: Input, emit: Emit | None = None) -> Generator[None, None, str]
     return char
 
 
+def word(
+    source: Input, pattern: re.Pattern[str], most: int | None = None
+) -> Generator[None, None, str]:
+    """Take at most `most` characters, as long as each matches the pattern."""
+    taken: list[str] = []
+    while len(taken) != most and (char := (yield from peek(source))) and pattern.match(char):
+        taken.append(source.take(1))
+    return "".join(taken)
+
+
 def goes_on(source: Input, text: str) -> Generator[None, None, bool]:
     """Return whether the input continues with `text`."""
     while len(source) < len(text) and text.startswith(source.last(len(text))) and not source.ended:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 from quire.core.structured_outputs import ThinkingMarks
 from quire.server.tools import formats
 from quire.server.tools.formats import harmony
-from quire.server.tools.gemma import gemma4
+from quire.server.tools.gemma import BEGIN, END, QUOTE, gemma4
 from quire.server.tools.markup import markup
 from quire.server.tools.output import Output
 from quire.server.tools.pythonic import pythonic
@@ -27,13 +27,18 @@ class Envelope:
     """The text around the arguments of a call, if a schema constrains these.
 
     Attributes:
-        trigger: the beginning of `begin`; it begins a call anywhere in the text.
-        begin: text before the arguments; `{name}` stands for the function's name.
+        trigger: begins a call anywhere in the text.
+        head: text between it and the arguments; `{name}` stands for the function's name.
     """
 
     trigger: str
-    begin: str
+    head: str
     end: str
+
+    @property
+    def begin(self) -> str:
+        """Return the text before the arguments."""
+        return self.trigger + self.head
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,17 @@ class ReasoningFormat:
         return self.begins + self.ends
 
 
+def _begun(
+    rule: Rule,
+    marks: tuple[str, ...],
+    *envelopes: Envelope,
+    signs: tuple[str, ...] = (),
+    **fields: Any,
+) -> ToolFormat:
+    """Return a format of which the first mark begins the calls; it is the sign, too, by default."""
+    return ToolFormat(rule, signs or marks[:1], marks, marks[:1], envelopes=envelopes, **fields)
+
+
 def _marked(name: str, sign: str = "", marks: tuple[str, ...] = ()) -> ToolFormat:
     """Return a format of `text.markup`, recognized by `sign`, or by the mark around calls."""
     tags = MARKUP[name]
@@ -104,11 +120,7 @@ _HARMONY_MARKS = ("<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|call|
 TOOL_PARSERS: dict[str, ToolFormat] = {
     "openai": ToolFormat(harmony, ("<|channel|>",), _HARMONY_MARKS, grammar="openai"),
     "gemma4": ToolFormat(
-        gemma4,
-        ("<|tool_call>call:",),
-        ("<|tool_call>", "<tool_call|>", '<|"|>'),
-        begins=("<|tool_call>",),
-        grammar="gemma4",
+        gemma4, (f"{BEGIN}call:",), (BEGIN, END, QUOTE), (BEGIN,), grammar="gemma4"
     ),
     "seed_oss": _marked("seed_oss"),
     "minimax_m2": _marked("minimax_m2"),
@@ -116,70 +128,47 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
     "glm45": _marked(
         "glm45", "<arg_key>", ("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>")
     ),
-    "kimi_k2": ToolFormat(
+    "kimi_k2": _begun(
         formats.kimi_k2,
-        (_KIMI,),
         (_KIMI, _KIMI_END, _KIMI_CALL, _KIMI_ARGUMENT, _KIMI_CALL_END),
-        begins=(_KIMI,),
+        Envelope(
+            _KIMI,
+            f"{_KIMI_CALL}functions.{{name}}:{{index}}{_KIMI_ARGUMENT}",
+            f"{_KIMI_CALL_END}{_KIMI_END}",
+        ),
         numbered_ids=True,
-        envelopes=(
-            Envelope(
-                _KIMI,
-                f"{_KIMI}{_KIMI_CALL}functions.{{name}}:{{index}}{_KIMI_ARGUMENT}",
-                f"{_KIMI_CALL_END}{_KIMI_END}",
-            ),
-        ),
     ),
-    "minimax": ToolFormat(
+    "minimax": _begun(
         formats.minimax,
-        ("<tool_calls>",),
         ("<tool_calls>", "</tool_calls>"),
-        begins=("<tool_calls>",),
-        envelopes=(Envelope("<tool_calls>", f"<tool_calls>\n{_OBJECT}", "}\n</tool_calls>"),),
+        Envelope("<tool_calls>", f"\n{_OBJECT}", "}\n</tool_calls>"),
     ),
-    "deepseek_v3": ToolFormat(
+    "deepseek_v3": _begun(
         formats.deepseek_v3,
-        (_CALLS,),
         (_CALLS, _CALL, _SEP),
-        begins=(_CALLS,),
-        envelopes=(
-            Envelope(
-                _CALLS,
-                f"{_CALLS}{_CALL}function{_SEP}{{name}}\n```json\n",
-                f"\n```{_CALLS_END}",
-            ),
-            Envelope(_CALLS, f"{_CALLS}{_CALL}{{name}}{_SEP}", _CALLS_END),
-        ),
+        Envelope(_CALLS, f"{_CALL}function{_SEP}{{name}}\n```json\n", f"\n```{_CALLS_END}"),
+        Envelope(_CALLS, f"{_CALL}{{name}}{_SEP}", _CALLS_END),
     ),
-    "mistral": ToolFormat(
+    "mistral": _begun(
         formats.mistral,
-        ("[TOOL_CALLS]",),
         ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
-        begins=("[TOOL_CALLS]",),
+        Envelope("[TOOL_CALLS]", f"[{_OBJECT}", "}]"),
+        Envelope("[TOOL_CALLS]", "{name}[ARGS]", ""),
+        Envelope("[TOOL_CALLS]", "{name}", ""),
         id_length=9,
-        envelopes=(
-            Envelope("[TOOL_CALLS]", f"[TOOL_CALLS][{_OBJECT}", "}]"),
-            Envelope("[TOOL_CALLS]", "[TOOL_CALLS]{name}[ARGS]", ""),
-            Envelope("[TOOL_CALLS]", "[TOOL_CALLS]{name}", ""),
-        ),
     ),
-    "granite": ToolFormat(
+    "granite": _begun(
         formats.granite,
-        ("<|tool_call|>", "<|start_of_role|>"),
         ("<|tool_call|>", "<tool_call>"),
-        begins=("<|tool_call|>",),
-        envelopes=(
-            Envelope("<|tool_call|>", f"<|tool_call|>[{_OBJECT}", "}]"),
-            Envelope("<tool_call>", f"<tool_call>[{_OBJECT}", "}]"),
-        ),
+        Envelope("<|tool_call|>", f"[{_OBJECT}", "}]"),
+        Envelope("<tool_call>", f"[{_OBJECT}", "}]"),
+        signs=("<|tool_call|>", "<|start_of_role|>"),
     ),
     "qwen3_coder": _marked("qwen3_coder", "<function="),
-    "hermes": ToolFormat(
+    "hermes": _begun(
         formats.hermes,
-        ("<tool_call>",),
         ("<tool_call>", "</tool_call>"),
-        begins=("<tool_call>",),
-        envelopes=(Envelope("<tool_call>", f"<tool_call>\n{_OBJECT}", "}\n</tool_call>"),),
+        Envelope("<tool_call>", f"\n{_OBJECT}", "}\n</tool_call>"),
     ),
     "pythonic": ToolFormat(
         pythonic,
@@ -187,12 +176,11 @@ TOOL_PARSERS: dict[str, ToolFormat] = {
         ("<|python_start|>",),
         grammar="pythonic",
     ),
-    "llama3_json": ToolFormat(
+    "llama3_json": _begun(
         formats.llama3_json,
-        ("<|python_tag|>", '"parameters": dictionary of argument name'),
         ("<|python_tag|>",),
-        begins=("<|python_tag|>",),
-        envelopes=(Envelope('{"name": "', '{"name": "{name}", "parameters": ', "}"),),
+        Envelope('{"name": "', '{name}", "parameters": ', "}"),
+        signs=("<|python_tag|>", '"parameters": dictionary of argument name'),
     ),
 }
 REASONING_PARSERS: dict[str, ReasoningFormat] = {
