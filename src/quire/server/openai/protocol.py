@@ -90,13 +90,11 @@ class StructuredOutputs(Strict):
     rules: ClassVar[Rules] = elsewhere.STRUCTURED_OUTPUTS
 
 
-class CommonRequest(Strict):
-    """Fields of both completions and chat completions."""
+class TextRequest(Strict):
+    """Fields of every request for text, in all of OpenAI's APIs."""
 
     model: str | None = None
     """The served model's name; optional, as in vLLM."""
-    max_tokens: int | None = None
-    n: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
@@ -120,6 +118,16 @@ class CommonRequest(Strict):
     bad_words: list[str] | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+
+class CommonRequest(TextRequest):
+    """Fields of both completions and chat completions."""
+
+    max_tokens: int | None = None
+    n: int | None = None
     prompt_logprobs: int | None = None
     logprob_token_ids: list[int] | None = None
     """Also report the log-probabilities of these tokens."""
@@ -131,8 +139,6 @@ class CommonRequest(Strict):
     """Beam search: see `core.beam_search`."""
     thinking_token_budget: int | None = None
     """Most tokens of reasoning; then its end is forced."""
-    priority: int | None = None
-    cache_salt: str | None = None
     cache_prompt: bool | None = None
     """llama.cpp's: false computes the whole prompt, even if a prefix is cached."""
     kv_transfer_params: KVTransferParams | None = None
@@ -145,9 +151,8 @@ class CommonRequest(Strict):
     """Part of the answer's id, if there is no `X-Request-Id`: up to 128 letters, digits, `.`, `_`,
     `:` and `-`."""
 
-    # The text's structure: at most one of these.
+    # The text's structure: at most one of these and `structured_outputs`.
     response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | bool | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None

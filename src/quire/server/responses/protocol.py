@@ -13,9 +13,8 @@ from quire.server.openai.answers import TokenLogprob
 from quire.server.openai.protocol import (
     Effort,
     Messages,
-    StreamOptions,
     Strict,
-    StructuredOutputs,
+    TextRequest,
     Tools,
 )
 from quire.server.responses.item_types import Item, ItemStatus, ReasoningText
@@ -62,13 +61,11 @@ class ReasoningConfig(Strict):
     }
 
 
-class ResponsesRequest(Strict, kw_only=True):
+class ResponsesRequest(TextRequest, kw_only=True):
     """POST /v1/responses."""
 
     input: str | Messages[dict[str, Any]]
     """A user's message, or items."""
-    model: str | None = None
-    """The served model's name; optional."""
     instructions: str | None = None
     """The system message; `previous_response_id` does not carry it over."""
     previous_response_id: str | None = None
@@ -77,8 +74,6 @@ class ResponsesRequest(Strict, kw_only=True):
     """Store the response; true by default."""
     background: bool | None = None
     """Return at once, and generate in the background; the response must be stored."""
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     tools: Tools[dict[str, Any]] | None = None
     """Functions and custom tools; see `responses.tool_types`. Other types are ignored."""
     tool_choice: ToolChoice | None = None
@@ -86,8 +81,6 @@ class ResponsesRequest(Strict, kw_only=True):
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
     include: Messages[str] | None = None
     """`message.output_text.logprobs` and `reasoning.encrypted_content`; others have no effect."""
     top_logprobs: int | None = None
@@ -106,27 +99,8 @@ class ResponsesRequest(Strict, kw_only=True):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
-    # vLLM's extra fields.
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    ignore_eos: bool | None = None
-    min_tokens: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
-    structured_outputs: StructuredOutputs | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    skip_special_tokens: bool | None = None
-    spaces_between_special_tokens: bool | None = None
-    include_stop_str_in_output: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    """vLLM's: variables of the chat template."""
 
     rules: ClassVar[Rules] = {
         **elsewhere.SAMPLERS,
