@@ -16,14 +16,9 @@ from quire.resolve.engine import Resolved
 
 _DIGITS = 12
 _TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.json",
-    "merges.txt",
-    "vocab.txt",
-)
+    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
+    "vocab.json", "merges.txt", "vocab.txt",
+)  # fmt: skip
 
 
 def fingerprint(

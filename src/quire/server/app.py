@@ -70,7 +70,6 @@ from quire.server.tools.table import choose_parsers
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
-    from quire.text.tokenizers.tokenizer import Tokenizer
 
 DEFAULT_OPTIONS = AppOptions()
 
@@ -95,7 +94,7 @@ def create_app(
     Raises:
         ConfigError: no parser has this name.
     """
-    template = options.chat_template or _template(engine.tokenizer)
+    template = options.chat_template or "\n".join(engine.tokenizer.chat_templates.values())
     parsers = choose_parsers(template, options.tool_call_parser, options.reasoning_parser)
     routes = _routes()
     app = Starlette(
@@ -200,11 +199,6 @@ def _routes() -> list[Route]:
         Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
         Route("/v1/responses/{id}/input_items", list_input_items),
     ]
-
-
-def _template(tokenizer: Tokenizer) -> str:
-    """Return all of the model's templates, to detect formats of tools and reasoning."""
-    return "\n".join(tokenizer.chat_templates.values())
 
 
 class Version(msgspec.Struct):

@@ -23,40 +23,16 @@ from quire.core.errors import InvalidRequestError
 from quire.text import template_budget as budget
 from quire.text import template_filters as filters
 
-_REMOVED_FILTERS = frozenset(
-    [
-        "batch",
-        "center",
-        "filesizeformat",
-        "format",
-        "pprint",
-        "random",
-        "slice",
-        "striptags",
-        "urlize",
-        "wordwrap",
-        "xmlattr",
-    ]
-)
+_REMOVED_FILTERS = {
+    "batch", "center", "filesizeformat", "format", "pprint", "random", "slice", "striptags",
+    "urlize", "wordwrap", "xmlattr",
+}  # fmt: skip
 """Filters that no chat template needs; most can make a large value from a small one."""
 _REMOVED_GLOBALS = ("cycler", "joiner", "lipsum")
-_SPELLING_FILTERS = frozenset(
-    [
-        "capitalize",
-        "e",
-        "escape",
-        "forceescape",
-        "lower",
-        "safe",
-        "string",
-        "title",
-        "trim",
-        "truncate",
-        "upper",
-        "urlencode",
-        "wordcount",
-    ]
-)
+_SPELLING_FILTERS = {
+    "capitalize", "e", "escape", "forceescape", "lower", "safe", "string", "title", "trim",
+    "truncate", "upper", "urlencode", "wordcount",
+}  # fmt: skip
 """Filters that convert any value to a string."""
 
 

@@ -19,7 +19,7 @@ from quire.frontend.input.served_model import eos_token_ids
 from quire.frontend.output.sequence import SequenceState
 from quire.server.errors import invalid, not_supported
 from quire.server.notices import ignore
-from quire.server.openai.generation import FinalOutputs, Generation, completions
+from quire.server.openai.generation import FinalOutputs, Generation
 from quire.server.openai.protocol import CommonRequest, CompletionRequest
 
 _OF_BEAMS = ("use_beam_search", "length_penalty", "early_stopping")
@@ -126,12 +126,9 @@ async def _step(
     try:
         for number, prompt in enumerate(prompts):
             await call.submit_one(prompt, params, final.sink(number))
-        outputs = await final.all()
+        return await final.all()
     finally:
         call.close()
-    for output in outputs:
-        completions(output)
-    return outputs
 
 
 def _output(

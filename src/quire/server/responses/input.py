@@ -33,23 +33,11 @@ _FOREIGN_CALLS = {
 """Calls of tools that clients run, and the field with the call's input."""
 _FOREIGN_OUTPUTS = {f"{name}_output" for name in _FOREIGN_CALLS}
 _LEFT_OUT = {
-    "additional_tools",
-    "code_interpreter_call",
-    "compaction",
-    "compaction_trigger",
-    "computer_call",
-    "configuration_update",
-    "file_search_call",
-    "image_generation_call",
-    "mcp_approval_request",
-    "mcp_approval_response",
-    "mcp_list_tools",
-    "program",
-    "program_output",
-    "tool_search_call",
-    "tool_search_output",
-    "web_search_call",
-}
+    "additional_tools", "code_interpreter_call", "compaction", "compaction_trigger",
+    "computer_call", "configuration_update", "file_search_call", "image_generation_call",
+    "mcp_approval_request", "mcp_approval_response", "mcp_list_tools", "program", "program_output",
+    "tool_search_call", "tool_search_output", "web_search_call",
+}  # fmt: skip
 _FOREIGN_TYPES = {*_FOREIGN_CALLS, *_FOREIGN_OUTPUTS, "mcp_call", *_LEFT_OUT}
 
 
