@@ -33,26 +33,6 @@ class RequestState:
         probe: computes the prompt's log-probabilities once more (see `new_probe`).
     """
 
-    __slots__ = (
-        "arrival",
-        "held",
-        "kind",
-        "kv_transfer_params",
-        "lacks_prompt",
-        "metrics",
-        "num_cached_tokens",
-        "num_running",
-        "pooled",
-        "probe",
-        "prompt_logprobs",
-        "replica",
-        "request",
-        "retried",
-        "sequences",
-        "sink",
-        "timelines",
-    )
-
     def __init__(
         self, request: ProcessedRequest, tokenizer: Tokenizer, sink: OutputSink | None
     ) -> None:

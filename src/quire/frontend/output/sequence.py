@@ -44,15 +44,15 @@ class SequenceState:
                 stops or params.stop_strings, params.include_stop_str_in_output
             )
         self._cumulative_logprob = 0.0
-        self._text = ""
+        self._text_end = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin a new output."""
+        self._text: list[str] = []
         self._token_ids: list[int] = []
         self._logprobs: list[PositionLogprobs] = []
-        self._new_text: list[str] = []
-        self._new_token_ids: list[int] = []
-        self._new_logprobs: list[PositionLogprobs] = []
-        self._text_end = 0
         self._text_ends: list[int] = []
-        self._new_text_ends: list[int] = []
 
     def update(self, output: CoreOutput) -> None:
         """Add a step's tokens, up to the one that completes a stop string."""
@@ -64,14 +64,14 @@ class SequenceState:
         last = len(output.new_token_ids) - 1
         for i, token in enumerate(output.new_token_ids):
             self.num_tokens += 1
-            self._new_token_ids.append(token)
+            self._token_ids.append(token)
             if output.logprobs is not None:
                 self._add_logprobs(output.logprobs[i])
             text = ""
             if self._detokenizer is not None and not (hides_last and i == last):
                 text = self._detokenizer.append([token])
             self._text_end += len(text)
-            self._new_text_ends.append(self._text_end)
+            self._text_ends.append(self._text_end)
             if text:
                 self._add_text(text)
                 if self.finish_reason is not None:
@@ -89,17 +89,13 @@ class SequenceState:
 
     def take(self, kind: RequestOutputKind) -> CompletionOutput:
         """Return the output since the last call (DELTA), or all of it."""
-        text = "".join(self._new_text)
-        token_ids, logprobs = self._new_token_ids, self._new_logprobs
-        ends, self._new_text_ends = self._new_text_ends, []
-        self._new_text, self._new_token_ids, self._new_logprobs = [], [], []
-        if kind is not RequestOutputKind.DELTA:
-            self._text += text
-            self._token_ids += token_ids
-            self._logprobs += logprobs
-            self._text_ends += ends
-            text, token_ids, logprobs = self._text, self._token_ids.copy(), self._logprobs.copy()
-            ends = self._text_ends.copy()
+        self._text = ["".join(self._text)]
+        [text], token_ids, logprobs = self._text, self._token_ids, self._logprobs
+        ends = self._text_ends
+        if kind is RequestOutputKind.DELTA:
+            self._begin()
+        else:
+            token_ids, logprobs, ends = token_ids.copy(), logprobs.copy(), ends.copy()
         wants_logprobs = self._params.logprobs is not None
         return CompletionOutput(
             index=self.index,
@@ -116,10 +112,10 @@ class SequenceState:
         # Text of the first min_tokens tokens cannot stop the output, not even as the beginning
         # of a stop string, because it is sent at once.
         if self._matcher is None or self.num_tokens <= self._params.min_tokens:
-            self._new_text.append(text)
+            self._text.append(text)
             return
         text, matched = self._matcher.push(text)
-        self._new_text.append(text)
+        self._text.append(text)
         if matched is not None:
             self.finish_reason, self.stop_reason = FinishReason.STOP.value, matched
 
@@ -129,12 +125,12 @@ class SequenceState:
         if self.finish_reason is not None:  # the last bytes completed a stop string
             return
         if self._matcher is not None:
-            self._new_text.append(self._matcher.flush())
+            self._text.append(self._matcher.flush())
         self.finish_reason, self.stop_reason = reason.value, stop_reason
 
     def _add_logprobs(self, logprobs: TokenLogprobs) -> None:
         self._cumulative_logprob += logprobs.logprobs[0]
-        self._new_logprobs.append(position_logprobs(self._tokenizer, logprobs))
+        self._logprobs.append(position_logprobs(self._tokenizer, logprobs))
 
 
 def position_logprobs(tokenizer: Tokenizer, found: TokenLogprobs) -> PositionLogprobs:

@@ -70,21 +70,6 @@ class Timeline:
         num_dropped: events that were dropped.
     """
 
-    __slots__ = (
-        "_cached_tokens",
-        "_events",
-        "_output_tokens",
-        "_sequence",
-        "core_id",
-        "finish_reason",
-        "finished",
-        "id",
-        "metrics",
-        "num_dropped",
-        "prompt_tokens",
-        "request_id",
-    )
-
     def __init__(
         self,
         core_id: str,
