@@ -26,16 +26,9 @@ if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
 
 URLS = (
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/responses",
-    "/v1/embeddings",
-    "/score",
-    "/v1/score",
-    "/rerank",
-    "/v1/rerank",
-    "/v2/rerank",
-)
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/score",
+    "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank",
+)  # fmt: skip
 LINES_A_SEAT = 2
 """Requests in progress per sequence of a step; the next ones are being tokenized."""
 LATER = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)

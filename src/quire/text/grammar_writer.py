@@ -24,13 +24,7 @@ from quire.text.composition import (
     tagged,
     whole,
 )
-from quire.text.json_schema import (
-    SchemaError,
-    closed,
-    rewritten,
-    with_exponents,
-    with_marks,
-)
+from quire.text.json_schema import SchemaError, closed, rewritten, with_exponents, with_marks
 from quire.text.multiples import too_many_remainders
 from quire.text.structures import MAX_WRITTEN_BYTES, refused
 

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
-from quire.core.messages import (
-    AbortRequests,
-    AddRequest,
-    CallResult,
-    CoreInput,
-    Ready,
-    StepOutputs,
-)
+from quire.core.messages import AbortRequests, AddRequest, CallResult, CoreInput, Ready, StepOutputs
 from quire.frontend.client.core_client import HURRIED_SECONDS, stop_together
 from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient

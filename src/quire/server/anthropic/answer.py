@@ -11,12 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.server.anthropic.errors import anthropic_error
-from quire.server.anthropic.protocol import (
-    AppliedEdits,
-    Message,
-    MessageUsage,
-    OutputTokensDetails,
-)
+from quire.server.anthropic.protocol import AppliedEdits, Message, MessageUsage, OutputTokensDetails
 from quire.server.errors import describe
 from quire.server.http.event_stream import Framing
 from quire.server.http.json_text import encode, named_event, read_arguments

@@ -22,13 +22,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.frontend.output.stream import OutputSink
 from quire.server.errors import RequestFailedError
 from quire.server.http.connection import while_connected
-from quire.server.http.event_stream import (
-    OPENAI,
-    Framing,
-    PromptSink,
-    StreamedAnswer,
-    open_stream,
-)
+from quire.server.http.event_stream import OPENAI, Framing, PromptSink, StreamedAnswer, open_stream
 from quire.server.http.json_text import encode, json_response
 from quire.server.http.request_ids import engine_request_id
 from quire.server.notices import Notice, Notices, Warnings

@@ -10,13 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from quire.server.notices import Warnings
 from quire.server.openai import elsewhere
 from quire.server.openai.answers import TokenLogprob
-from quire.server.openai.protocol import (
-    Effort,
-    Messages,
-    Strict,
-    TextRequest,
-    Tools,
-)
+from quire.server.openai.protocol import Effort, Messages, Strict, TextRequest, Tools
 from quire.server.responses.item_types import Item, ItemStatus, ReasoningText
 from quire.server.responses.tool_types import Tool, ToolChoice
 from quire.server.rules import Rules, each, ignored, refused

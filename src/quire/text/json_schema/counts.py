@@ -8,14 +8,7 @@ from math import comb, perm
 from typing import Any
 
 from quire.text.json_schema.complement import array_with
-from quire.text.json_schema.scope import (
-    MAX_ALTERNATIVES,
-    TYPES,
-    Names,
-    Schema,
-    SchemaError,
-    Scope,
-)
+from quire.text.json_schema.scope import MAX_ALTERNATIVES, TYPES, Names, Schema, SchemaError, Scope
 from quire.text.json_schema.shapes import disjoint, upper
 
 CONTAINS_POSITIONS = 8

@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from quire.text.json_schema.complement import any_of
-from quire.text.json_schema.counts import (
-    containing,
-    counted_properties,
-    names_under,
-    unique_items,
-)
+from quire.text.json_schema.counts import containing, counted_properties, names_under, unique_items
 from quire.text.json_schema.numbers import strict_bounds
 from quire.text.json_schema.scope import (
     ANNOTATIONS,
