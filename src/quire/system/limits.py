@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import resource
+from contextlib import suppress
+from pathlib import Path
 
 
 def bound(what: int, most: int) -> None:
@@ -10,3 +12,11 @@ def bound(what: int, most: int) -> None:
     hard = resource.getrlimit(what)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(what, (most, hard))
+
+
+def confine(address_bytes: int) -> None:
+    """Let a process that reads what clients send harm no other, whatever it takes."""
+    bound(resource.RLIMIT_AS, address_bytes)
+    bound(resource.RLIMIT_CORE, 0)  # core dumps would let a client fill the disk
+    with suppress(OSError):  # the first process to be killed if memory runs out
+        Path("/proc/self/oom_score_adj").write_text("1000")

@@ -25,7 +25,7 @@ from urllib.parse import SplitResult, unquote, unquote_to_bytes, urljoin, urlspl
 
 from quire.core.errors import EngineDeadError, InvalidRequestError
 from quire.frontend.images.names import Names
-from quire.frontend.images.prepare import MAX_BYTES, PARAM
+from quire.frontend.images.prepare import MAX_BYTES, refused
 from quire.frontend.workers.pool import CLIENT
 from quire.frontend.workers.threads import DaemonThreads
 from quire.frontend.workers.turns import Turns
@@ -112,10 +112,10 @@ class Media:
             try:
                 return await self._in_turn(lambda: self._fetch(url, wire), SECONDS)
             except TimeoutError:
-                raise _refused(f"{url.hostname} did not send it within {SECONDS:g} s") from None
+                raise refused(f"{url.hostname} did not send it within {SECONDS:g} s") from None
             finally:
                 wire.cut()
-        raise _refused(
+        raise refused(
             f"its address begins with {url.scheme[:16]!r}; it may begin with data, http, https or "
             "file"
         )
@@ -134,23 +134,23 @@ class Media:
     def _file(self, url: SplitResult) -> bytes:
         """Return a file below the folder; links must stay there, too."""
         if self._folder is None:
-            raise _refused("files are not read", "Start with --allowed-local-media-path.")
+            raise refused("files are not read", "Start with --allowed-local-media-path.")
         if url.netloc not in ("", "localhost"):
-            raise _refused("a file:// address names another host")
+            raise refused("a file:// address names another host")
         try:
             path = Path(unquote(url.path, errors="strict")).resolve(strict=True)
             if not path.is_relative_to(self._folder):
-                raise _refused("the file is not below --allowed-local-media-path")
+                raise refused("the file is not below --allowed-local-media-path")
             # Not the end of a pipe, which may never come.
             found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             with open(found, "rb") as file:
                 if not stat.S_ISREG(os.fstat(found).st_mode):
-                    raise _refused("it is no regular file")
+                    raise refused("it is no regular file")
                 return _bounded(iter(lambda: file.read(_CHUNK), b""))
         except InvalidRequestError:
             raise
         except (OSError, ValueError, RuntimeError):
-            raise _refused("there is no such file below --allowed-local-media-path") from None
+            raise refused("there is no such file below --allowed-local-media-path") from None
 
     def _fetch(self, url: SplitResult, wire: Wire) -> bytes:
         from http.client import HTTPException  # it imports `email`: 10 ms of each start
@@ -163,23 +163,23 @@ class Media:
             except InvalidRequestError:
                 raise
             except (OSError, HTTPException, ValueError) as error:
-                raise _refused(f"{url.hostname} did not send it ({type(error).__name__})") from None
+                raise refused(f"{url.hostname} did not send it ({type(error).__name__})") from None
             if isinstance(found, bytes):
                 return found
             url = _split(urljoin(url.geturl(), found))
             if url.scheme not in _PORTS:
-                raise _refused("it redirects to an address that is not http")
-        raise _refused(f"there are more than {MOST_REDIRECTS} redirects")
+                raise refused("it redirects to an address that is not http")
+        raise refused(f"there are more than {MOST_REDIRECTS} redirects")
 
     def _check_host(self, url: SplitResult) -> None:
         if not self._domains:
-            raise _refused(
+            raise refused(
                 "images are not fetched", "Send a data URL, or start with --allowed-media-domains."
             )
         if url.username is not None or url.password is not None:
-            raise _refused("its address has a user name")
+            raise refused("its address has a user name")
         if _host_name(url.hostname or "") not in self._domains:
-            raise _refused(
+            raise refused(
                 f"the host {(url.hostname or '')[:100]!r} is not among --allowed-media-domains"
             )
 
@@ -188,30 +188,30 @@ def _data(text: str) -> bytes:
     """Return the content of a data URL."""
     head, comma, body = text[5:].partition(",")
     if not comma:
-        raise _refused("a data URL has a comma before its content")
+        raise refused("a data URL has a comma before its content")
     if len(body) > 2 * MAX_BYTES:
-        raise _refused(f"it is larger than {MAX_BYTES} bytes")
+        raise refused(f"it is larger than {MAX_BYTES} bytes")
     try:
         content = unquote_to_bytes(body)
         if head.rpartition(";")[2].strip().lower() == "base64":
             content = b"".join(content.split())  # lines, and no end, as browsers accept
             content = base64.b64decode(content + b"=" * (-len(content) % 4), validate=True)
     except (binascii.Error, ValueError):
-        raise _refused("its data URL is no base64") from None
+        raise refused("its data URL is no base64") from None
     return _bounded([content])
 
 
 def _split(address: str) -> SplitResult:
     """Return the parts of an address that every reader splits in the same way."""
     if len(address) > _LONGEST_ADDRESS:
-        raise _refused(f"its address is longer than {_LONGEST_ADDRESS} characters")
+        raise refused(f"its address is longer than {_LONGEST_ADDRESS} characters")
     if not address.isascii() or not address.isprintable() or set(address) & set(" \\"):
-        raise _refused("its address has characters that must be encoded with %")
+        raise refused("its address has characters that must be encoded with %")
     try:
         url = urlsplit(address)
         _ = url.port
     except ValueError:
-        raise _refused("its address is malformed") from None
+        raise refused("its address is malformed") from None
     return url
 
 
@@ -234,7 +234,7 @@ def _get(url: SplitResult, until: float, wire: Wire) -> bytes | str:
         if response.status in (301, 302, 303, 307, 308):
             return response.headers.get("Location") or ""
         if response.status != 200:
-            raise _refused(f"{host} answered with status {response.status}")
+            raise refused(f"{host} answered with status {response.status}")
 
         def chunks() -> Iterable[bytes]:
             while True:
@@ -257,7 +257,7 @@ def _connect(host: str, port: int, until: float) -> socket.socket:
     found = _NAMES.addresses(host, _left(until))
     for address in found:
         if not is_public(address):
-            raise _refused(f"{host} is an address of a private network")
+            raise refused(f"{host} is an address of a private network")
     # The addresses that were checked: a second look-up could return others.
     for number, address in enumerate(found):
         try:
@@ -298,13 +298,9 @@ def _bounded(chunks: Iterable[bytes]) -> bytes:
     for chunk in chunks:
         found += chunk
         if len(found) > MAX_BYTES:
-            raise _refused(f"it is larger than {MAX_BYTES} bytes")
+            raise refused(f"it is larger than {MAX_BYTES} bytes")
     return bytes(found)
 
 
 def _host_name(host: str) -> str:
     return host.strip().rstrip(".").lower()
-
-
-def _refused(why: str, fix: str | None = None) -> InvalidRequestError:
-    return InvalidRequestError(f"The image cannot be read: {why}.", fix=fix, param=PARAM)

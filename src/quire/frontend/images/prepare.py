@@ -352,6 +352,6 @@ _TILES = {
 }
 
 
-def refused(why: str) -> InvalidRequestError:
+def refused(why: str, fix: str | None = None) -> InvalidRequestError:
     """Return the error for an image that cannot be read."""
-    return InvalidRequestError(f"The image cannot be read: {why}.", param=PARAM)
+    return InvalidRequestError(f"The image cannot be read: {why}.", fix=fix, param=PARAM)

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import signal
 import sys
-from contextlib import suppress
-from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -22,7 +19,7 @@ from quire.core.images import ImageConfig, VisionConfig
 from quire.core.log import setup_logging
 from quire.frontend.images.prepare import MAX_MEMORY, Prepared, refused, timed
 from quire.frontend.workers.pipe import frame, read_frame
-from quire.system.limits import bound
+from quire.system.limits import confine
 from quire.system.parent import end_with
 
 logger = logging.getLogger(__name__)
@@ -62,11 +59,8 @@ def main(source: BinaryIO, sink: BinaryIO) -> int:
     end_with(os.getppid())
     setup_logging()
     setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
-    bound(resource.RLIMIT_AS, MAX_MEMORY)
+    confine(MAX_MEMORY)
     os.nice(NICENESS)
-    bound(resource.RLIMIT_CORE, 0)  # core dumps would let a client fill the disk
-    with suppress(OSError):  # the first process to be killed if memory runs out
-        Path("/proc/self/oom_score_adj").write_text("1000")
     decoder = msgspec.msgpack.Decoder(bytes)
     while data := read_frame(source):
         signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # then SIGPROF ends the process

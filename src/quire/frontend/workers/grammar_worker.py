@@ -13,9 +13,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
@@ -31,7 +29,7 @@ from quire.frontend.workers.grammar_messages import (
     Setup,
 )
 from quire.frontend.workers.pipe import frame, read_frame
-from quire.system.limits import bound
+from quire.system.limits import bound, confine
 from quire.system.parent import end_with
 from quire.text.grammar import checked
 from quire.text.structures import refused
@@ -76,11 +74,8 @@ def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
     setup_logging()
     setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
     check = check or _checks(setup)
-    bound(resource.RLIMIT_AS, ADDRESS_BYTES)
+    confine(ADDRESS_BYTES)
     bound(resource.RLIMIT_STACK, STACK_BYTES)
-    bound(resource.RLIMIT_CORE, 0)  # core dumps would let a client fill the disk
-    with suppress(OSError):  # the first process to be killed if memory runs out
-        Path("/proc/self/oom_score_adj").write_text("1000")
     decoder = msgspec.msgpack.Decoder(StructuredOutputsParams)
     sink.write(frame(READY))
     sink.flush()

@@ -15,6 +15,7 @@ from typing import Any
 from quire.system.records import dataclass
 from quire.text.json_schema.literals import matched_by
 from quire.text.json_schema.scope import TYPES, Schema, Scope, canonical, listed
+from quire.text.json_types import type_of
 
 MAX_SHAPES = 48
 """Most shapes of one schema; a keyword that would exceed it is ignored."""
@@ -225,12 +226,8 @@ def _fits(value: Any, shape: Shape, scope: Scope) -> bool:
 
 def kind_of(value: Any) -> str:
     """Return the type of a JSON value; every number is a "number"."""
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    kinds: dict[type, str] = {str: "string", list: "array", dict: "object"}
-    return kinds.get(type(value), "null")
+    kind = type_of(value)
+    return "number" if kind == "integer" else kind
 
 
 def _size(value: Any, default: float) -> float:
