@@ -222,10 +222,6 @@ def _proven(report: Report, evidence: Evidence, demand: Demand, repetitions: int
     from quire.bench.prove import prove
 
     proofs = prove(
-        evidence.args,
-        report.changes,
-        demand,
-        repetitions=repetitions,
-        served=not evidence.offline,
+        evidence.args, report.changes, demand, repetitions=repetitions, served=not evidence.offline
     )
     return msgspec.structs.replace(report, proofs=proofs)

@@ -157,9 +157,7 @@ class Session:
             room = max(1, self.engine.max_total_tokens - num_prompt_tokens)
             fields["max_tokens"] = room if most is None else min(most, room)
         return SamplingParams(
-            **fields,
-            ignore_eos=namespace.ignore_eos,
-            output_kind=RequestOutputKind.DELTA,
+            **fields, ignore_eos=namespace.ignore_eos, output_kind=RequestOutputKind.DELTA
         )
 
     def stream(

@@ -212,15 +212,12 @@ _HOST_GAUGES: Fields = {
     "vllm:num_requests_swapped": (
         "num_requests_swapped",
         "Preempted sequences with stored KV blocks.",
-    ),
+    )
 }
 _HOST_COUNTERS: Fields = {
     "quire:swap_preemptions": ("swap_preemptions", "Preemptions that stored KV blocks."),
     "quire:kv_blocks_swapped_out": ("swapped_out", "Stored KV blocks of preempted sequences."),
-    "quire:kv_blocks_swapped_in": (
-        "swapped_in",
-        "KV blocks of preempted sequences copied back.",
-    ),
+    "quire:kv_blocks_swapped_in": ("swapped_in", "KV blocks of preempted sequences copied back."),
     "quire:kv_blocks_offloaded": ("stored", "Stored KV blocks that the prefix cache evicted."),
     "quire:kv_blocks_saved": ("saved", "KV blocks written to files."),
     "quire:kv_blocks_reloaded": ("loaded", "KV blocks of prefixes copied back."),

@@ -150,11 +150,7 @@ class Intake:
             self.num_arriving -= count
 
     async def _process(
-        self,
-        request_id: str,
-        prompt: Prompt,
-        params: SamplingParams,
-        options: RequestOptions,
+        self, request_id: str, prompt: Prompt, params: SamplingParams, options: RequestOptions
     ) -> ProcessedRequest:
         assert self.processor is not None, "the engine was not started"
         processor, arrival = self.processor, _arrival(options)
@@ -237,11 +233,7 @@ class Intake:
         return found
 
     async def _pooling(
-        self,
-        request_id: str,
-        prompt: PoolingPrompt,
-        params: PoolingParams,
-        options: RequestOptions,
+        self, request_id: str, prompt: PoolingPrompt, params: PoolingParams, options: RequestOptions
     ) -> ProcessedRequest:
         assert self.processor is not None, "the engine was not started"
         pooling = PoolingInput(self.processor)

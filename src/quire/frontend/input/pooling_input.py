@@ -165,7 +165,5 @@ class PoolingInput:
             why = f"this model's embeddings have {size} numbers"
         if why is not None:
             raise InvalidRequestError(
-                f"dimensions is {dimensions}, but {why}.",
-                fix="Leave it unset.",
-                param="dimensions",
+                f"dimensions is {dimensions}, but {why}.", fix="Leave it unset.", param="dimensions"
             )

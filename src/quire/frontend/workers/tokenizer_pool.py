@@ -24,11 +24,7 @@ class TokenizerPool(WorkerPool[Tokenized]):
     """
 
     def __init__(
-        self,
-        size: int,
-        path: Path | None,
-        vocab_size: int,
-        command: Sequence[str] = WORKER_COMMAND,
+        self, size: int, path: Path | None, vocab_size: int, command: Sequence[str] = WORKER_COMMAND
     ) -> None:
         setup = frame(Setup(None if path is None else str(path), vocab_size))
         decoder = msgspec.msgpack.Decoder(Tokenized)

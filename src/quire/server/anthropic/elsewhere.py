@@ -8,17 +8,11 @@ from quire.server.rules import Rules, each, ignored, refused
 CITATIONS = ignored("The text is read; answers cite nothing.", strict=({"enabled": False},))
 _NO_SERVER_TOOLS = "The server runs no tools of its own."
 
-MESSAGE: Rules = {
-    "output_config": ignored("It has an effect only at the top level of the body."),
-}
+MESSAGE: Rules = {"output_config": ignored("It has an effect only at the top level of the body.")}
 
-THINKING: Rules = {
-    "block_binding": ignored("Signatures of thinking are not checked."),
-}
+THINKING: Rules = {"block_binding": ignored("Signatures of thinking are not checked.")}
 
-OUTPUT_CONFIG: Rules = {
-    "task_budget": ignored("The model does not see a budget."),
-}
+OUTPUT_CONFIG: Rules = {"task_budget": ignored("The model does not see a budget.")}
 
 TOOL: Rules = {
     "defer_loading": ignored("Every tool is shown to the model at once.", strict=(False,)),
@@ -53,6 +47,4 @@ COUNT: Rules = {
     "compaction": refused("The server does not summarize; the client must."),
 }
 
-MESSAGES: Rules = {
-    "max_tokens_to_sample": refused("Send max_tokens instead."),
-}
+MESSAGES: Rules = {"max_tokens_to_sample": refused("Send max_tokens instead.")}

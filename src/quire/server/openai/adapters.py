@@ -77,8 +77,7 @@ def confined(folder: Path, path: str) -> Path:
         inside = False
     if not path or not inside:
         raise invalid(
-            "lora_path must be a folder inside this server's folder for adapters.",
-            "lora_path",
+            "lora_path must be a folder inside this server's folder for adapters.", "lora_path"
         )
     return found
 

@@ -31,10 +31,7 @@ _FOLLOWED = {
 
 
 def search_params(
-    request: Request,
-    body: CommonRequest,
-    params: SamplingParams,
-    defaults: Mapping[str, Any],
+    request: Request, body: CommonRequest, params: SamplingParams, defaults: Mapping[str, Any]
 ) -> BeamSearchParams | None:
     """Return the request's search parameters; None without `use_beam_search`.
 

@@ -164,7 +164,7 @@ CHAT: Rules = {
 }
 
 STREAM_OPTIONS: Rules = {
-    "include_obfuscation": ignored("Nothing is added to events.", strict=(False,)),
+    "include_obfuscation": ignored("Nothing is added to events.", strict=(False,))
 }
 
 RESPONSE_FORMAT: Rules = {
@@ -172,9 +172,7 @@ RESPONSE_FORMAT: Rules = {
     "format": refused("Send structures and triggers."),
 }
 
-STRUCTURED_OUTPUTS: Rules = {
-    "disable_fallback": ignored("There is one backend.", strict=None),
-}
+STRUCTURED_OUTPUTS: Rules = {"disable_fallback": ignored("There is one backend.", strict=None)}
 
 _NOT_IN_PROMPT = "The chat template does not get it."
 _EMPTY_ONLY = "Only text reaches the prompt."

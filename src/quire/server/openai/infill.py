@@ -46,10 +46,7 @@ FORMATS = {
         ("<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"),
     ),
     "StarCoder": InfillFormat(
-        "<fim_prefix>",
-        "<fim_suffix>",
-        "<fim_middle>",
-        ("<fim_pad>", "<repo_name>", "<file_sep>"),
+        "<fim_prefix>", "<fim_suffix>", "<fim_middle>", ("<fim_pad>", "<repo_name>", "<file_sep>")
     ),
     "DeepSeek-Coder": InfillFormat("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
     "CodeLlama": InfillFormat("▁<PRE>", "▁<SUF>", "▁<MID>", ("▁<EOT>",), apart=True),

@@ -102,9 +102,7 @@ def chat_logprobs(
         token, chosen = next(iter(position.items()))
         likeliest = [
             TopLogprob(
-                _named(i, p.decoded_token, as_ids=as_ids),
-                p.logprob,
-                list(tokenizer.token_bytes(i)),
+                _named(i, p.decoded_token, as_ids=as_ids), p.logprob, list(tokenizer.token_bytes(i))
             )
             for i, p in _reported(position, top, named)
         ]

@@ -64,12 +64,7 @@ def _own_names(tools: ToolSet) -> AbstractContextManager[None]:
     return renamed(lambda theirs: _NAMES.get(theirs) or tools.place(theirs))
 
 
-@contract(
-    body=ResponsesRequest,
-    answer=ResponseObject,
-    events=dict[str, Any],
-    errors=OF_GENERATION,
-)
+@contract(body=ResponsesRequest, answer=ResponseObject, events=dict[str, Any], errors=OF_GENERATION)
 async def create_response(request: Request) -> Response:
     """Answer a conversation: whole, as events, or in the background."""
     body = await read_request(request, ResponsesRequest)
@@ -116,10 +111,7 @@ async def count_input_tokens(request: Request) -> Response:
 
 
 @contract(
-    query=RetrieveQuery,
-    answer=ResponseObject,
-    events=dict[str, Any],
-    errors=[HTTPStatus.NOT_FOUND],
+    query=RetrieveQuery, answer=ResponseObject, events=dict[str, Any], errors=[HTTPStatus.NOT_FOUND]
 )
 async def retrieve_response(request: Request) -> Response:
     """Return a stored response so far, or its events from any number on."""
@@ -134,8 +126,7 @@ async def retrieve_response(request: Request) -> Response:
         return json_response(stored.response)
     if making is None or making.events is None:
         raise invalid(
-            "Only responses with background = true and stream = true replay their events.",
-            "stream",
+            "Only responses with background = true and stream = true replay their events.", "stream"
         )
     after = query.starting_after
     return stream_events(making.events, 0 if after is None else after + 1)

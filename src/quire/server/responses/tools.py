@@ -143,9 +143,7 @@ class ToolSet:
         kind = "regex" if one.grammar.syntax == "regex" else "grammar"
         wanted: dict[str, Any] = {kind: one.grammar.definition}
         structure = StructuredOutputsParams(
-            **wanted,
-            reasoning=reading.reasoning_marks,
-            field=f"{one.place}.format.definition",
+            **wanted, reasoning=reading.reasoning_marks, field=f"{one.place}.format.definition"
         )
         call.params = call.params.replace(structured_outputs=structure)
 

@@ -31,11 +31,7 @@ class TypicalCost:
     tokens of a prompt."""
 
     def seconds(
-        self,
-        num_tokens: int,
-        num_seqs: int,
-        context_tokens: int,
-        attended: int | None = None,
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
     ) -> float:
         """See `StepCost`."""
         return 0.02 + 0.001 * num_tokens if num_tokens else 0.0

@@ -34,10 +34,7 @@ def bpe_backend(
     split = SPLITS[kind]
     try:
         model = models.BPE(
-            vocabulary,
-            merges,
-            ignore_merges=split.whole_words,
-            byte_fallback=split.escapes_spaces,
+            vocabulary, merges, ignore_merges=split.whole_words, byte_fallback=split.escapes_spaces
         )
     except Exception as error:  # the library raises Exception itself
         raise CheckpointError(

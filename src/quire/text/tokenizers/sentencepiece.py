@@ -172,11 +172,7 @@ def sentencepiece_backend(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
             f"The sentencepiece vocabulary does not make a tokenizer: {error}.",
             fix="Download or convert the tokenizer again.",
         ) from error
-    stages: list[Any] = [
-        decoders.Replace(SPACE, " "),
-        decoders.ByteFallback(),
-        decoders.Fuse(),
-    ]
+    stages: list[Any] = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if vocabulary.add_dummy_prefix:
         stages.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(stages)
