@@ -48,7 +48,7 @@ class Scheme(Protocol):
         """Return the form that `read` returns."""
 
     def stored(self, rows: int, columns: int) -> dict[str, Stored]:
-        """Return suffix after "layer." → tensor; the first one marks the layer as quantized.
+        """Return suffix after "layer." → tensor.
 
         Raises:
             ValueError: a weight of this shape cannot be stored this way; the message says why.

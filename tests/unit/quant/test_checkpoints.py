@@ -189,6 +189,25 @@ def test_layers_left_dense() -> None:
         assert np.array_equal(parts[1], dense[f"{stem}.weight"])
 
 
+@pytest.mark.parametrize("case", ["gptq", "awq", "bnb-nf4", "bnb-int8", "fp8-block", "nvfp4"])
+def test_layers_left_dense_of_any_shape(case: str) -> None:
+    """Routers, for example: 60 experts fill no words of 4 bits."""
+    model = model_config(LLAMA | {"intermediate_size": 100})
+    config, pack = CASES[case]
+
+    def some(draw: np.random.Generator, n: int, k: int) -> packers.Layer:
+        if 100 not in (n, k):
+            return pack(draw, n, k)
+        weight = draw.standard_normal((n, k)).astype(np.float32)
+        return packers.Layer({"weight": torch.from_numpy(weight)}, weight)
+
+    tensors, dense = checkpoint(model, some)
+    source = StoredParameters(TensorWeights(tensors), model, FLOAT32, method=method(config))
+    for name, stored in (("attn.out", "self_attn.o_proj"), ("mlp.down", "mlp.down_proj")):
+        expected = dense[f"model.layers.0.{stored}.weight"]
+        assert np.array_equal(source.tensor(f"layers.0.{name}.weight"), expected)
+
+
 def test_dynamic_exceptions_of_gptq() -> None:
     config = GPTQ | {
         "dynamic": {

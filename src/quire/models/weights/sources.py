@@ -15,7 +15,7 @@ from quire.core.quantization import Form
 from quire.models.architecture import WeightNames
 from quire.models.parameters import Parameter
 from quire.models.weights.stacks import Cut, Stacked, stacks
-from quire.quant.scheme import Method, Scheme, Stored
+from quire.quant.scheme import FLOATS, Method, Scheme, Stored
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
@@ -200,15 +200,15 @@ class _Matcher:
         return Piece(parameter.name, row, shape[0], columns, {"weight": stored}, transposed, form)
 
     def _scheme(self, layer: str, rows: int, columns: int) -> Scheme | None:
-        """Return a linear layer's quantization scheme, known by its first tensor; None if dense."""
+        """Return a linear layer's quantization scheme; None if it is stored dense, whatever the
+        configuration says."""
         scheme = self._method.scheme(layer) if self._method is not None else None
-        if scheme is None:
-            return None
-        suffix, spec = next(iter(self._specs(scheme, layer, rows, columns).items()))
-        stored = self._stored.get(f"{layer}.{suffix}")
-        if stored is not None and self._weights.tensors[stored].dtype in spec.dtypes:
-            return scheme
-        return scheme if f"{layer}.weight" not in self._stored else None
+        for name in (f"{layer}.weight", layer):
+            if scheme is not None and (stored := self._stored.get(name)) is not None:
+                info = self._weights.tensors[stored]
+                if info.dtype in (*FLOATS, "F64") and math.prod(info.shape) == rows * columns:
+                    return None
+        return scheme
 
     def _specs(self, scheme: Scheme, layer: str, rows: int, columns: int) -> dict[str, Stored]:
         try:
