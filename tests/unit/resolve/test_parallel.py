@@ -107,15 +107,23 @@ def test_drafts_of_stages_come_from_each_request_alone(method: str) -> None:
 
 
 def test_stages_of_recurrent_layers(tmp_path: Path) -> None:
+    """Each stage gets one, even if it is slower then."""
     config = {"model_type": "lfm2", "architectures": ["Lfm2ForCausalLM"], "vocab_size": 256}
     config |= {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
     config |= {"num_attention_heads": 4, "num_key_value_heads": 2}
     config["max_position_embeddings"] = 128
-    config["layer_types"] = ["conv", "full_attention"] * 2
-    (tmp_path / "config.json").write_text(json.dumps(config))
     fields = {"tensor_parallel_size": 1, "pipeline_parallel_size": 2, "model": str(tmp_path)}
-    found = resolved(**fields, speculative_config='{"method": "ngram"}')
-    assert found.stage_layers == (2, 2)
+    full = ["full_attention"]
+
+    def layers_of(types: list[str]) -> tuple[int, ...]:
+        (tmp_path / "config.json").write_text(json.dumps(config | {"layer_types": types}))
+        return resolved(**fields, speculative_config='{"method": "ngram"}').stage_layers
+
+    assert layers_of(["conv", *full] * 2) == (2, 2)
+    assert layers_of([*full, *full, "conv", "conv"]) == (3, 1)
+    assert layers_of(["conv", "conv", *full, *full]) == (1, 3)
+    with pytest.raises(ConfigError, match="a stage has no recurrent layer"):
+        layers_of([*full, "conv", *full, *full])
 
 
 def test_layers_are_divided_by_predicted_time(monkeypatch: pytest.MonkeyPatch) -> None:
