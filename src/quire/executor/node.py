@@ -121,7 +121,7 @@ class Machine:
         memory = anonymous_file(shared_bytes(welcome.config))
         try:
             self._start(crew, memory, connection, welcome, deadline)
-            logger.info("the %d workers of node %d run", len(self._workers), self._join.node)
+            logger.info("workers of node %d that run: %d", self._join.node, len(self._workers))
             why = wait_for_loss([connection], woken=[woken])
         finally:
             crew.close(patience=0.0)
