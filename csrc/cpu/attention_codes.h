@@ -134,7 +134,7 @@ void add_columns(int32_t* sums, const int16_t* weights, const Keys<int8_t>& keys
   for (int j = begin; j < end; j += kGroup) {
     const int8_t* v = keys.value(j) + d / 2;
     for (int i = j; i < j + kGroup; i += 2, v += 2 * keys.row) {
-      if (i % 4 == 0) ahead.fetch(ahead.pace);
+      if (i % 4 == 0) ahead.fetch(1);
       const __m256i even = load_codes(v), odd = load_codes(v + keys.row);
       const __m256i x = _mm256_xor_si256(
           kHalf ? _mm256_unpackhi_epi16(even, odd) : _mm256_unpacklo_epi16(even, odd), all);

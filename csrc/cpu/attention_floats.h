@@ -20,39 +20,48 @@ float load_query(const Q* from, int64_t dim, float* q) {
   return 1.0f;
 }
 
+// dots[r][c] = q[r] * keys[c], lane by lane, for R rows and the C keys from `first` on.
+template <int R, int C, class T>
+inline void multiply(const float* q, const T* const* keys, int64_t dim, int first, Vec (*dots)[4]) {
+  Vec s[R][C];
+  QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+    QUIRE_UNROLL for (int c = 0; c < C; ++c) s[r][c] = zero();
+  }
+  int64_t d = 0;
+  for (; d + kLanes <= dim; d += kLanes) {
+    Vec k[C];
+    QUIRE_UNROLL for (int c = 0; c < C; ++c) k[c] = load(keys[first + c] + d);
+    QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+      const Vec x = load(q + r * kWidth + d);
+      QUIRE_UNROLL for (int c = 0; c < C; ++c) s[r][c] = fma(x, k[c], s[r][c]);
+    }
+  }
+  if (kTails && d < dim) {
+    for (int c = 0; c < C; ++c) {
+      const Vec tail = load(keys[first + c] + d, dim - d);
+      for (int r = 0; r < R; ++r) s[r][c] = fma(load(q + r * kWidth + d, dim - d), tail, s[r][c]);
+    }
+  }
+  QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+    QUIRE_UNROLL for (int c = 0; c < C; ++c) dots[r][first + c] = s[r][c];
+  }
+}
+
 // scores[r][j] = q[r] . k[j] for R rows and the groups of keys [begin, end).
 template <int R, class T>
 void score(const float* q, const Keys<T>& keys, const Scales* scales, Ahead& ahead, int begin,
            int end, float* scores) {
-  const int64_t dim = keys.dim;
+  constexpr int kAtOnce = R > 2 && kLanes < 16 ? 2 : 4;  // keys, so that sums stay in registers
   for (int j = begin; j < end; j += kGroup) {
     Vec folded[R][kGroup / 4];
     for (int i = 0; i < kGroup; i += 4) {
       ahead.fetch(ahead.pace);
-      Vec s[R][4];
-      for (int r = 0; r < R; ++r) s[r][0] = s[r][1] = s[r][2] = s[r][3] = zero();
       const T* const k = keys.key(j + i);
-      const int64_t step = k != nullptr ? dim : 0;
-      const T *const ks[4] = {k, k + step, k + 2 * step, k + 3 * step};
-      int64_t d = k != nullptr ? 0 : dim;
-      for (; d + kLanes <= dim; d += kLanes) {
-        const Vec k0 = load(ks[0] + d), k1 = load(ks[1] + d), k2 = load(ks[2] + d),
-                  k3 = load(ks[3] + d);
-        for (int r = 0; r < R; ++r) {
-          const Vec x = load(q + r * kWidth + d);
-          s[r][0] = fma(x, k0, s[r][0]);
-          s[r][1] = fma(x, k1, s[r][1]);
-          s[r][2] = fma(x, k2, s[r][2]);
-          s[r][3] = fma(x, k3, s[r][3]);
-        }
-      }
-      if (kTails && d < dim) {
-        for (int c = 0; c < 4; ++c) {
-          const Vec tail = load(ks[c] + d, dim - d);
-          for (int r = 0; r < R; ++r) s[r][c] = fma(load(q + r * kWidth + d, dim - d), tail, s[r][c]);
-        }
-      }
-      for (int r = 0; r < R; ++r) folded[r][i / 4] = fold(s[r]);
+      const int64_t dim = k != nullptr ? keys.dim : 0;
+      const T* const ks[4] = {k, k + dim, k + 2 * dim, k + 3 * dim};
+      Vec dots[R][4];
+      for (int c = 0; c < 4; c += kAtOnce) multiply<R, kAtOnce>(q, ks, dim, c, dots);
+      for (int r = 0; r < R; ++r) folded[r][i / 4] = fold(dots[r]);
     }
     for (int r = 0; r < R; ++r) {
       const Vec score = join(folded[r]);
@@ -85,8 +94,10 @@ void add_values(const Sums& sums, const float* weights, const Keys<T>& keys, Ahe
   const int first = begin > keys.first ? begin : keys.first;
   const int last = end < keys.last ? end : keys.last;
   const int64_t left = keys.dim - d < kLanes ? keys.dim - d : kLanes;
+  constexpr int kLinesOfFour = C * static_cast<int>(kLanes * sizeof(T)) / 16;
+  constexpr int kPace = kLinesOfFour > 0 ? kLinesOfFour : 1;
   for (int j = first; j < last; ++j) {
-    if (j % 4 == 0) ahead.fetch(ahead.pace);
+    if (j % 4 == 0) ahead.fetch(kPace);
     const T* v = keys.value(j) + d;
     Vec x[C];
     for (int c = 0; c < C; ++c) x[c] = kTails && C == 1 ? load(v, left) : load(v + c * kLanes);

@@ -154,13 +154,13 @@ struct Ahead {
   int count = 0, run = 0;
   int64_t at = 0;
   int64_t left;  // bytes to prefetch
-  int pace;      // lines of four keys or values
+  int pace;      // lines of four keys, with their signs
 
   // Prefetches the beginning of the first tile, `keys`.
   template <class T>
   Ahead(const Keys<T>& keys, int heads, int64_t lead)
       : left(lead),
-        pace(static_cast<int>((4 * keys.row * static_cast<int64_t>(sizeof(T)) + 63) / 64)) {
+        pace(static_cast<int>((4 * bytes_of(keys) * (keys.packed() ? 5 : 4) / 4 + 63) / 64)) {
     add(keys, heads);
   }
 
@@ -180,8 +180,13 @@ struct Ahead {
   }
 
   template <class T>
+  static int64_t bytes_of(const Keys<T>& keys) {  // of a key
+    return keys.row * static_cast<int64_t>(sizeof(T));
+  }
+
+  template <class T>
   QUIRE_ONCE void add(const Keys<T>& keys, int heads) {
-    const int64_t bytes = heads * (keys.row << keys.shift) * static_cast<int64_t>(sizeof(T));
+    const int64_t bytes = heads * (bytes_of(keys) << keys.shift);
     for (int i = 0; i < kMaxBlocks; ++i) {
       if (keys.k[i] == nullptr) continue;
       runs[count++] = {reinterpret_cast<const char*>(keys.k[i]), bytes};
