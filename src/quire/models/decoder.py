@@ -168,10 +168,13 @@ class Decoder:
 
 
 def _kv_units(source: ParameterSource, layer: int) -> tuple[float, float]:
-    """Return a layer's scales of k and v for an 8-bit KV cache; 1 if the checkpoint has none."""
+    """Return a layer's scales of k and v for an 8-bit KV cache; 1 if the checkpoint has none.
+
+    The largest of several heads' scales, so that no number is too large for any.
+    """
     units = []
     for name in (f"layers.{layer}.attn.k_scale", f"layers.{layer}.attn.v_scale"):
-        unit = float(source.tensor(name)[0]) if source.has(name) else 1.0
+        unit = float(source.tensor(name).max()) if source.has(name) else 1.0
         if not 0.0 < unit < math.inf:
             raise CheckpointError(f"{name} is {unit}; the scale of a KV cache is positive.")
         units.append(unit)

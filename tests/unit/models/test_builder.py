@@ -13,8 +13,10 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.olmo2.modeling_olmo2 import Olmo2RMSNorm
 
 from quire.core.dtypes import BFLOAT16, HostArray
+from quire.core.errors import CheckpointError
 from quire.core.quantized import QuantizedWeight
 from quire.models.builder import Builder
+from quire.models.decoder import _kv_units
 from quire.models.layout import Layout, parameters
 from quire.models.specs import LinearSpec, NormSpec
 from quire.ops.torch_ops.provider import TorchOps
@@ -93,3 +95,17 @@ def test_weights_whose_groups_are_out_of_order_are_split_too() -> None:
     # The weights, both products and their sum are rounded to bfloat16's 8 bits.
     size = x.double() @ torch.from_numpy(np.abs(weight.dequantize())).double().T
     assert bool(((found - exact).abs() <= 3 * 2.0**-8 * size).all())
+
+
+class Scales(One):
+    """Stored scales of a layer's keys, and none of its values."""
+
+    def has(self, name: str) -> bool:
+        return name.endswith("k_scale")
+
+
+def test_units_of_an_8_bit_cache() -> None:
+    scales = Scales(np.array([0.5, 2.0, 0.25], np.float32))
+    assert _kv_units(scales, 0) == (2.0, 1.0)
+    with pytest.raises(CheckpointError, match=r"k_scale is 0\.0; the scale of a KV cache"):
+        _kv_units(Scales(np.zeros(1, np.float32)), 0)
