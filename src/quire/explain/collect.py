@@ -78,6 +78,7 @@ def _tuned(isa: str, config: EngineConfig) -> int:
 def _unkept(config: EngineConfig) -> int:
     """Return the bytes of weights that the next start of one process packs again."""
     size = packable_bytes(config) if config.device == "cpu" else 0
-    if config.tensor_parallel_size * config.pipeline_parallel_size > 1:
-        return 0  # each process keeps its own share
+    processes = config.tensor_parallel_size * config.pipeline_parallel_size
+    if not size or processes > 1:  # each process keeps its own share
+        return 0
     return 0 if size <= config.pack_cache_bytes and is_kept(config) else size

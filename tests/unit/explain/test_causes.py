@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any, get_args
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from quire.explain.analyse import Predicted, explain
 from quire.explain.causes import CAUSES
+from quire.explain.collect import _unkept
 from quire.explain.evidence import Evidence, Platform
 from quire.explain.host import HostUse, Worker
 from quire.explain.report import Cause
@@ -414,3 +416,14 @@ def test_weights_that_the_cache_may_not_keep_name_its_flag() -> None:
     assert report.changes[0].flag == "--pack-cache-bytes 28GiB"
     quick = msgspec.structs.replace(small, platform=Platform("avx2", "avx2", unkept=10**9))
     assert "cold_start" not in {cause.cause for cause in explain(quick).causes}
+
+
+def test_weights_without_files_are_not_packed_again() -> None:
+    """Seen: `GET /explain` of a dummy model looked for its files."""
+    dummy = healthy().config
+    assert dummy.load_format == "dummy"
+    assert _unkept(dummy) == 0
+    missing = replace(dummy, load_format="auto", model_path="no such folder")
+    assert _unkept(missing) > 0
+    assert _unkept(replace(missing, device="cuda")) == 0
+    assert _unkept(replace(missing, tensor_parallel_size=2)) == 0
