@@ -70,40 +70,18 @@ def composed(lark: str, grammars: Mapping[str, Grammar]) -> list[Grammar]:
     return [each for name, grammar in inner.items() for each in _named(name, grammar)]
 
 
-def tagged(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -> list[Grammar]:
-    """Return free text with tags; `schemas`: the grammars of `tag.structures` and `otherwise`."""
-    if tag.otherwise is not None:
-        return _alone(tag, schemas, specials)
-    rules: list[str] = []
-    heads: list[str] = []
-    grammars: dict[str, Grammar] = {}
-    for number, trigger in enumerate(tag.triggers):
-        bodies: list[str] = []
-        first, *rest = pieces(trigger, specials)
-        for index, each in enumerate(tag.structures):
-            if tag.trigger(each) != trigger:
-                continue
-            begin = [*rest, *pieces(each.begin[len(trigger) :], specials)]
-            bodies.append(" ".join([*begin, f"@tag_{index}", *pieces(each.end, specials)]))
-            grammars[f"tag_{index}"] = schemas[index]
-        if bodies:
-            heads.append(f"call_{number}")
-            rules.append(f"call_{number}: head_{number} ({' | '.join(bodies)})")
-            rules.append(until(f"head_{number}", [[first]]))
-    body = "\n".join([f"start: ({' | '.join(heads)})* TEXT", *rules, _TERMINALS])
-    return composed(body, grammars)
+def alone(tag: StructuralTag, grammars: Mapping[str, Grammar], specials: Specials) -> list[Grammar]:
+    """Return tags without free text, or JSON instead.
 
-
-def _alone(tag: StructuralTag, schemas: Sequence[Grammar], specials: Specials) -> list[Grammar]:
-    """Return tags without free text, or JSON instead."""
-    *of_tags, otherwise = schemas
-    grammars = {f"tag_{index}": schema for index, schema in enumerate(of_tags)}
+    Args:
+        grammars: `otherwise`, and `tag_N` of each structure.
+    """
     bodies = [
-        " ".join([*pieces(each.begin, specials), f"@{name}", *pieces(each.end, specials)])
-        for name, each in zip(grammars, tag.structures, strict=True)
+        " ".join([*pieces(each.begin, specials), f"@tag_{index}", *pieces(each.end, specials)])
+        for index, each in enumerate(tag.structures)
     ]
     body = f"start: @otherwise | (GAP? ({' | '.join(bodies)}))+ GAP?\n{_TERMINALS}"
-    return composed(body, {**grammars, "otherwise": otherwise})
+    return composed(body, grammars)
 
 
 def placed(grammars: str, reasoning: ReasoningMarks | None, specials: Specials) -> str:

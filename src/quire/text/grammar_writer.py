@@ -13,20 +13,22 @@ from typing import Any
 
 import msgspec
 
+from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.text.call_grammars import FunctionCalls, write_calls
 from quire.text.composition import (
     Grammar,
     Specials,
     StructuralTag,
+    alone,
     composed,
     slashes,
-    tagged,
     whole,
 )
 from quire.text.json_schema import SchemaError, closed, rewritten, with_exponents, with_marks
 from quire.text.multiples import too_many_remainders
 from quire.text.structures import MAX_WRITTEN_BYTES, refused
+from quire.text.tag_formats import FormattedTag, newer_form, write_format
 
 MAX_GRAMMAR_BYTES = 256 * 2**10
 """Longest schema, expression, grammar or list of choices."""
@@ -90,21 +92,29 @@ class GrammarWriter:
         if tag is None:
             return whole(self._structure(exponents))
         if isinstance(tag, StructuralTag):
-            schemas = [
-                self._json(f"tag_{index}", each.schema, exponents)
-                for index, each in enumerate(tag.structures)
-            ]
-            if tag.otherwise is not None:
-                schemas.append(self._json("otherwise", tag.otherwise, exponents))
-            return tagged(tag, schemas, specials)
+            schemas = [each.schema for each in tag.structures]
+            grammars = {
+                f"tag_{index}": self._json(f"tag_{index}", schema, exponents)
+                for index, schema in enumerate(schemas)
+            }
+            otherwise = self._json("otherwise", tag.otherwise, exponents)
+            return alone(tag, {**grammars, "otherwise": otherwise}, specials)
+        grammars = {}
         try:
-            written = write_calls(tag, specials)
-        except ValueError as error:
+            if isinstance(tag, FormattedTag):
+                written, grammars = write_format(tag, specials, self._lark)
+            else:
+                written = write_calls(tag, specials)
+        except InvalidRequestError:
+            raise
+        except (ValueError, RecursionError) as error:
             raise refused(str(error), self._params) from None
-        grammars = {
-            name: self._json(name, schema, exponents) for name, schema in written.schemas.items()
-        }
+        for name, schema in written.schemas.items():
+            grammars[name] = self._json(name, schema, exponents)
         return composed(written.lark, grammars)
+
+    def _lark(self, grammar: str) -> str:
+        return _lark(grammar, self._params)
 
     def _structure(self, exponents: bool) -> Grammar:
         """Return the grammar of the structure without text around it."""
@@ -122,7 +132,8 @@ class GrammarWriter:
                 # One terminal: as rules, more than 2,000 choices would exceed the parser's row.
                 return {"lark_grammar": f"start: CHOICE\nCHOICE: {choices}"}
             case "grammar":
-                return {"lark_grammar": _lark(params)}
+                assert params.grammar is not None
+                return {"lark_grammar": self._lark(params.grammar)}
             case _:
                 schema = {"type": "object"} if params.json_object else params.json
                 return self._json("structure", schema, exponents)
@@ -143,14 +154,20 @@ class GrammarWriter:
         return text
 
 
-def _structural_tag(params: StructuredOutputsParams) -> StructuralTag | FunctionCalls:
+def _structural_tag(
+    params: StructuredOutputsParams,
+) -> StructuralTag | FormattedTag | FunctionCalls:
+    """Return the tag; in the newer form, unless only Quire writes it."""
     given: Any = params.structural_tag
     try:
         if isinstance(given, str):
             given = msgspec.json.decode(given)
         if isinstance(given, dict) and given.get("type") == "function_calls":
             return msgspec.convert(given, FunctionCalls)
-        return msgspec.convert(given, StructuralTag)
+        if isinstance(given, dict) and "format" in given:
+            return msgspec.convert(given, FormattedTag)
+        tag = msgspec.convert(given, StructuralTag)
+        return newer_form(tag) if tag.otherwise is None else tag
     except (msgspec.MsgspecError, RecursionError) as error:
         raise refused(str(error), params) from None
 
@@ -259,11 +276,9 @@ def _spacing(params: StructuredOutputsParams) -> Any:
     }
 
 
-def _lark(params: StructuredOutputsParams) -> str:
+def _lark(grammar: str, params: StructuredOutputsParams) -> str:
     from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
 
-    grammar = params.grammar
-    assert grammar is not None
     if is_lark_syntax(grammar):
         _check_inner_schemas(grammar, params)
         return grammar

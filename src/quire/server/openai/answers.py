@@ -142,12 +142,15 @@ class ChatResponse(msgspec.Struct):
     warnings: Warnings = UNSET
     prompt_logprobs: PromptLogprobs | None = None
     prompt_token_ids: list[int] | None = None
+    prompt_text: str | None = None
     kv_transfer_params: dict[str, Any] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):
     role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
+    content: str | UnsetType | None = UNSET
+    """Null with the role if the answer may be calls, as in OpenAI's API: clients that add up the
+    deltas then have no content if there is none."""
     tool_calls: list[ToolCall] | UnsetType = UNSET
     function_call: FunctionCall | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
@@ -176,3 +179,4 @@ class ChatChunk(msgspec.Struct):
     warnings: Warnings = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET

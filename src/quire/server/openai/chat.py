@@ -182,6 +182,12 @@ class _Answer(ChatAnswer):
         """Return whether events differ in more than their text."""
         return bool(self.body.return_token_ids) or self.used.continuous
 
+    @property
+    def sure_of_text(self) -> bool:
+        """Return whether the answer has content, and no calls."""
+        reading = self.reading
+        return not (reading.calls or reading.required or reading.named)
+
     async def complete(self) -> ChatResponse:
         """Return the whole answer."""
         output = await self.final()
@@ -196,6 +202,8 @@ class _Answer(ChatAnswer):
         answer.kv_transfer_params = self.used.kv_transfer_params or UNSET
         if self.body.return_token_ids:
             answer.prompt_token_ids = prompt_ids(output)
+        if self.body.return_prompt_text:
+            answer.prompt_text = self.prompt_text(output)
         return answer
 
     def prepare(self, prompt: int, output: RequestOutput) -> Turns[None]:
@@ -239,18 +247,20 @@ class _Answer(ChatAnswer):
         return event(self.chunk([choice]))
 
     def first_events(self, output: RequestOutput) -> list[bytes]:
-        """Return the events with each choice's role; the first also has the prompt's tokens."""
+        """Return the events with each choice's role; the first also has the prompt."""
 
         def text_event(index: int) -> TextEvent:
             return TextEvent(lambda text: self.chunk([ChunkChoice(index, Delta(content=text))]))
 
         choices = range(self.n)
         self.texts = [text_event(index) for index in choices]
-        role = Delta(role="assistant", content=self.echoed)
+        role = Delta(role="assistant", content=self.echoed or ("" if self.sure_of_text else None))
         chunks = [self.chunk([ChunkChoice(index, role)]) for index in choices]
         chunks[0].warnings = self.call.warnings(output)
         if self.body.return_token_ids:
             chunks[0].prompt_token_ids = prompt_ids(output) or UNSET
+        if self.body.return_prompt_text:
+            chunks[0].prompt_text = self.prompt_text(output)
         return [event(chunk) for chunk in chunks]
 
     def last_events(self) -> bytes:
@@ -290,6 +300,11 @@ class _Answer(ChatAnswer):
         if completion.finish_reason is not None:
             choice.stop_reason = completion.stop_reason
         return choice
+
+    def prompt_text(self, output: RequestOutput) -> str:
+        """Return what the template made of the messages, as the model reads it."""
+        tokenizer = self.call.server.engine.tokenizer
+        return tokenizer.decode(output.prompt_token_ids, skip_special_tokens=False)
 
     def token_ids(self, completion: CompletionOutput) -> list[int] | None:
         return completion.token_ids if self.body.return_token_ids else None

@@ -73,8 +73,8 @@ _NO_SUCH = "This API does not have it; /v1/chat/completions does."
 
 _OF_CHATS = (
     "add_generation_prompt add_special_tokens chat_template continue_final_message documents "
-    "echo function_call functions guided_whitespace_pattern prompt_logprobs return_token_ids "
-    "return_tokens_as_token_ids truncate_prompt_tokens truncation_side"
+    "echo function_call functions guided_whitespace_pattern prompt_logprobs return_prompt_text "
+    "return_token_ids return_tokens_as_token_ids truncate_prompt_tokens truncation_side"
 )
 
 CHAT_SAMPLING: Rules = {
@@ -118,7 +118,7 @@ COMMON: Rules = {
     "stream_interval": ignored("Each event has what the model has written so far."),
     "ec_transfer_params": refused("No other server computes images."),
     "routed_experts_prompt_start": ignored("Experts are not reported.", strict=(0,)),
-    **each("return_token_offsets return_prompt_text", refused("It is not reported.", False)),
+    **each("return_token_offsets return_mm_kwargs", ignored("It belongs to vLLM's render API.")),
     "rid": ignored("A request's id is its X-Request-Id, or request_id."),
 }
 
@@ -127,6 +127,7 @@ COMPLETION: Rules = {
     **each("continue_final_message functions function_call", refused("A text has no messages.")),
     "include_reasoning": ignored("All of the text is returned."),
     "parallel_tool_calls": ignored("A completion has no tool calls."),
+    "return_prompt_text": _instead("echo", False),
     "messages": refused("Send the conversation to /v1/chat/completions."),
     "tools": refused("Tools belong to /v1/chat/completions."),
     "tool_choice": refused("Tools belong to /v1/chat/completions.", "none", "auto"),
@@ -169,7 +170,6 @@ STREAM_OPTIONS: Rules = {
 
 RESPONSE_FORMAT: Rules = {
     **each("grammar pattern", refused("Send structured_outputs instead.")),
-    "format": refused("Send structures and triggers."),
 }
 
 STRUCTURED_OUTPUTS: Rules = {"disable_fallback": ignored("There is one backend.", strict=None)}

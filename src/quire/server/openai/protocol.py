@@ -69,7 +69,8 @@ class ResponseFormat(Strict):
 
     structures: list[dict[str, Any]] | None = None
     triggers: list[str] | None = None
-    """vLLM's structural tags; see `text.composition`."""
+    format: dict[str, Any] | None = None
+    """vLLM's structural tags, in the older and the newer form; see `text.tag_formats`."""
 
     rules: ClassVar[Rules] = elsewhere.RESPONSE_FORMAT
 
@@ -269,7 +270,7 @@ class ChatMessage(Strict):
 
 
 class FunctionDefinition(Strict):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
     """A JSON schema; None means no parameters."""
@@ -323,6 +324,8 @@ class ChatRequest(CommonRequest, kw_only=True):
     include_reasoning: bool | None = None
     reasoning_effort: Effort | None = None
     """Passed to the chat template, which must support it."""
+    return_prompt_text: bool | None = None
+    """Return the text that the chat template made of the messages."""
     functions: Tools[FunctionDefinition] | None = None
     function_call: Literal["none", "auto"] | ChosenFunction | None = None
     """The older forms of `tools` and `tool_choice`; see `openai.conversation`."""

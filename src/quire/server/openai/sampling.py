@@ -164,6 +164,7 @@ _FORMAT_FIELDS = {
     "schema": ("json_schema", "json_object"),
     "structures": ("structural_tag",),
     "triggers": ("structural_tag",),
+    "format": ("structural_tag",),
 }
 """Field of `response_format` → the types that have it."""
 
@@ -184,6 +185,11 @@ def _of_format(wanted: ResponseFormat) -> tuple[dict[str, Any], str] | None:
         raise invalid(text, "response_format.schema")
     if kind == "structural_tag":
         tag = {"structures": wanted.structures, "triggers": wanted.triggers}
+        if wanted.format is not None:
+            if tag != dict.fromkeys(tag):
+                text = "response_format has a format, and structures or triggers; send the format."
+                raise invalid(text, "response_format.format")
+            return {"structural_tag": {"format": wanted.format}}, "response_format"
         for name, value in tag.items():
             if value is None:
                 raise invalid(f"response_format.{name} is missing.", f"response_format.{name}")

@@ -248,3 +248,15 @@ async def test_token_ids_are_told() -> None:
         assert [c["prompt_token_ids"] for c in chunks if "prompt_token_ids" in c] == [prompt]
         told = [c["choices"][0].get("token_ids", []) for c in chunks]
         assert [token for each in told for token in each] == list(b";<=")
+
+
+async def test_the_prompt_is_shown_as_the_model_reads_it() -> None:
+    prompt = "user: a\nassistant:"
+    async with running() as app:
+        body = (await app.chat(return_prompt_text=True)).json()
+        assert body["prompt_text"] == prompt
+        assert (await app.chat()).json()["prompt_text"] is None
+        cut = await app.chat(return_prompt_text=True, truncate_prompt_tokens=4)
+        assert cut.json()["prompt_text"] == prompt[-4:]
+        chunks = events((await app.chat(return_prompt_text=True, stream=True, n=2)).text)
+        assert [c["prompt_text"] for c in chunks if "prompt_text" in c] == [prompt]

@@ -1,0 +1,324 @@
+"""xgrammar's `format` of a structural tag: parts of a text, as a grammar of llguidance.
+
+A lexer reads the longest text of a terminal. So neighbours without schemas become one terminal:
+`[a-z]+` before `abc` then means what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from quire.text.call_grammars.writing import ANY, Writing, without
+from quire.text.composition import Grammar, Specials, StructuralTag, pieces, until
+
+
+class _Format(msgspec.Struct, tag_field="type", forbid_unknown_fields=True):
+    """A part of a text. The names are xgrammar's."""
+
+
+class ConstString(_Format, tag="const_string"):
+    value: str
+
+
+class Token(_Format, tag="token"):
+    """A control token."""
+
+    token: str
+
+
+class JsonSchema(_Format, tag="json_schema"):
+    json_schema: dict[str, Any] | bool
+    style: Literal["json"] = "json"
+
+
+class Regex(_Format, tag="regex"):
+    pattern: str
+
+
+class Ebnf(_Format, tag="grammar"):
+    grammar: str
+
+
+class AnyText(_Format, tag="any_text"):
+    excludes: list[str] = []
+
+
+class Parts(_Format, tag="sequence"):
+    elements: list[Format]
+
+
+class Either(_Format, tag="or"):
+    elements: list[Format]
+
+
+class Optional(_Format, tag="optional"):
+    content: Format
+
+
+class Plus(_Format, tag="plus"):
+    content: Format
+
+
+class Star(_Format, tag="star"):
+    content: Format
+
+
+class Repeat(_Format, tag="repeat"):
+    """`max` -1 sets no limit."""
+
+    min: int
+    max: int
+    content: Format
+
+
+class Tag(_Format, tag="tag"):
+    begin: str | Token
+    content: Format
+    end: str | Token | list[str]
+
+    @property
+    def ends(self) -> list[str | Token]:
+        """Return the texts that may end it; none if it has no end."""
+        ends = self.end if isinstance(self.end, list) else [self.end]
+        return [] if "" in ends else [*ends]
+
+
+class TriggeredTags(_Format, tag="triggered_tags"):
+    """Free text, in which each trigger begins one of the tags."""
+
+    triggers: list[str]
+    tags: list[Tag]
+    at_least_one: bool = False
+    stop_after_first: bool = False
+    excludes: list[str] = []
+
+
+class SeparatedTags(_Format, tag="tags_with_separator"):
+    tags: list[Tag]
+    separator: str
+    at_least_one: bool = False
+    stop_after_first: bool = False
+
+
+Format = (
+    ConstString | Token | JsonSchema | Regex | Ebnf | AnyText | Parts | Either | Optional | Plus
+    | Star | Repeat | Tag | TriggeredTags | SeparatedTags
+)  # fmt: skip
+
+
+class FormattedTag(msgspec.Struct, forbid_unknown_fields=True):
+    """A structural tag in the newer form."""
+
+    format: Format
+    type: Literal["structural_tag"] = "structural_tag"
+
+
+def newer_form(tag: StructuralTag) -> FormattedTag:
+    """Return a structural tag of the older form, without `otherwise`, in the newer one."""
+    tags = [Tag(each.begin, JsonSchema(each.schema), each.end) for each in tag.structures]
+    return FormattedTag(TriggeredTags(tag.triggers, tags))
+
+
+def write_format(
+    tag: FormattedTag, specials: Specials, lark_of: Callable[[str], str]
+) -> tuple[Writing, dict[str, Grammar]]:
+    """Return the grammar of a format, with those of its `grammar` parts.
+
+    Args:
+        lark_of: the Lark grammar of any grammar.
+
+    Raises:
+        ValueError: it cannot be served.
+    """
+    writer = _Writer(Writing(specials), lark_of)
+    writer.out.rule("start", writer.write(tag.format).lark or '""')
+    return writer.out, writer.grammars
+
+
+class _Part(NamedTuple):
+    """A part in Lark. A flat one may be used in a terminal."""
+
+    lark: str
+    flat: bool
+
+
+class _Writer:
+    def __init__(self, out: Writing, lark_of: Callable[[str], str]) -> None:
+        self.out = out
+        self.grammars: dict[str, Grammar] = {}
+        self._lark_of = lark_of
+        self._count = 0
+
+    def write(self, form: Format, ends: Sequence[str | Token] = ()) -> _Part:
+        """Return a part, up to the first of `ends` if there are any."""
+        match form:
+            case AnyText():
+                return self._any_text(form.excludes, ends)
+            case TriggeredTags():
+                return self._triggered(form, ends)
+            case Parts():
+                *first, last = _some(form.elements, "elements")
+                return self._joined([*map(self._bounded, first), self.write(last, ends)])
+            case Either():
+                elements = _some(form.elements, "elements")
+                return self._either([self.write(each, ends) for each in elements])
+        return self._joined([self._limited(form), *self._ends(ends)])
+
+    def _bounded(self, form: Format) -> _Part:
+        """Return a part that something follows."""
+        if _is_unlimited(form):
+            raise ValueError(
+                "any_text and triggered_tags must be the last part, or in a tag with an end"
+            )
+        return self.write(form)
+
+    def _limited(self, form: Format) -> _Part:
+        match form:
+            case ConstString():
+                return self._mark(form.value)
+            case Token():
+                return self._mark(form)
+            case JsonSchema():
+                return _Part(self.out.json(self._name("part"), form.json_schema), False)
+            case Regex():
+                from llguidance import regex_to_lark
+
+                return _Part(f"/{regex_to_lark(form.pattern, 'dw')}/", True)
+            case Ebnf():
+                name = self._name("grammar")
+                self.grammars[name] = {"lark_grammar": self._lark_of(form.grammar)}
+                return _Part(f"@{name}", False)
+            case Tag():
+                return self._tag(form)
+            case SeparatedTags():
+                return self._separated(form)
+            case Optional():
+                return self._repeated(form.content, "?")
+            case Plus():
+                return self._repeated(form.content, "+")
+            case Star():
+                return self._repeated(form.content, "*")
+            case Repeat():
+                most = "" if form.max < 0 else form.max
+                if form.min < 0 or -1 < form.max < form.min:
+                    raise ValueError(f"repeat has min {form.min} and max {form.max}")
+                return self._repeated(form.content, f"{{{form.min},{most}}}")
+        raise AssertionError(form)
+
+    def _tag(self, tag: Tag) -> _Part:
+        return self._joined([self._mark(tag.begin), self.write(tag.content, tag.ends)])
+
+    def _separated(self, form: SeparatedTags) -> _Part:
+        first = self._either([self._bounded(each) for each in _some(form.tags, "tags")])
+        if not form.stop_after_first:
+            more = self._joined([self._mark(form.separator), first])
+            first = self._joined([first, _Part(f"({more.lark})*", more.flat)])
+        return first if form.at_least_one else _Part(f"({first.lark})?", first.flat)
+
+    def _repeated(self, content: Format, times: str) -> _Part:
+        inner = self._bounded(content)
+        return _Part(f"({inner.lark}){times}", inner.flat) if inner.lark else inner
+
+    def _any_text(self, excludes: Sequence[str], ends: Sequence[str | Token]) -> _Part:
+        """Return free text up to and with the first of `ends`."""
+        marks = self._ends(ends)
+        spelled = [end for end, mark in zip(ends, self._marks(ends), strict=True) if mark.flat]
+        barred = [text for text in (*excludes, *spelled) if isinstance(text, str) and text]
+        text = self.out.rule(self._name("TEXT"), without(ANY, barred))
+        return self._joined([_Part(text, True), *marks])
+
+    def _triggered(self, form: TriggeredTags, ends: Sequence[str | Token]) -> _Part:
+        tags, number = _some(form.tags, "tags"), self._name("tags")
+        bodies: dict[str, list[str]] = {}
+        for tag in tags:
+            begin = tag.begin
+            trigger = next((t for t in form.triggers if t and str(begin).startswith(t)), None)
+            if trigger is None or not isinstance(begin, str):
+                raise ValueError(f"no trigger is the beginning of {begin!r}")
+            lead = [*pieces(trigger, self.out.specials)[1:], *self._pieces(begin[len(trigger) :])]
+            body = " ".join([*lead, self.write(tag.content, tag.ends).lark])
+            bodies.setdefault(trigger, []).append(body)
+        free = self.out.rule(self._name("FREE"), without(ANY, form.excludes))
+        calls = []
+        for index, (trigger, choices) in enumerate(bodies.items()):
+            first = pieces(trigger, self.out.specials)[0]
+            head = f"{number}_head_{index}"
+            self.out.lines.append(until(head, [[first]], free))
+            calls.append(self.out.rule(f"{number}_{index}", f"{head} ({' | '.join(choices)})"))
+        call = _Part(f"({' | '.join(calls)})", False)
+        begun = [self._either([self._tag(tag) for tag in tags])] if form.at_least_one else []
+        if form.stop_after_first:
+            if begun:
+                return self._joined([*begun, *self._ends(ends)])
+            plain = self._any_text([*form.excludes, *form.triggers], ends)
+            return self._either([self._joined([call, *self._ends(ends)]), plain])
+        barred = [*form.excludes, *(form.triggers if ends else ())]
+        return self._joined(
+            [*begun, _Part(f"{call.lark}*", False), self._any_text(barred, ends)], merge=False
+        )
+
+    def _ends(self, ends: Sequence[str | Token]) -> list[_Part]:
+        return [self._either(self._marks(ends))] if ends else []
+
+    def _marks(self, texts: Sequence[str | Token]) -> list[_Part]:
+        return [self._mark(text) for text in texts]
+
+    def _mark(self, text: str | Token) -> _Part:
+        """Return a text with its control tokens, or a single control token."""
+        if isinstance(text, Token):
+            token = self.out.specials.get(text.token)
+            if token is None:
+                raise ValueError(f"{text.token!r} is no control token of the model")
+            return _Part(f"<[{token}]>", False)
+        found = self._pieces(text)
+        return _Part(" ".join(found), not any(each.startswith("<[") for each in found))
+
+    def _pieces(self, text: str) -> list[str]:
+        return pieces(text, self.out.specials)
+
+    def _either(self, parts: Sequence[_Part]) -> _Part:
+        if len(parts) == 1:
+            return parts[0]
+        texts = (part.lark or '""' for part in parts)
+        return _Part(f"({' | '.join(texts)})", all(p.flat for p in parts))
+
+    def _joined(self, parts: Sequence[_Part], *, merge: bool = True) -> _Part:
+        """Return the parts in order; flat neighbours become a terminal."""
+        found: list[_Part] = []
+        for part in parts:
+            if not part.lark:
+                continue
+            if merge and found and found[-1].flat and part.flat:
+                both = f"{found.pop().lark} {part.lark}"
+                part = _Part(self.out.rule(self._name("JOINED"), both), True)
+            found.append(part)
+        return _Part(" ".join(p.lark for p in found), all(p.flat for p in found))
+
+    def _name(self, kind: str) -> str:
+        self._count += 1
+        return f"{kind}_{self._count}"
+
+
+def _is_unlimited(form: Format) -> bool:
+    """Return whether nothing but the end of the text ends a part."""
+    match form:
+        case AnyText():
+            return True
+        case TriggeredTags():
+            return not (form.at_least_one and form.stop_after_first)
+        case Parts(elements=elements):
+            return bool(elements) and _is_unlimited(elements[-1])
+        case Either(elements=elements):
+            return any(map(_is_unlimited, elements))
+        case Tag():
+            return not form.ends and _is_unlimited(form.content)
+    return False
+
+
+def _some(given: list[Any], name: str) -> list[Any]:
+    if not given:
+        raise ValueError(f"{name} is empty")
+    return given
