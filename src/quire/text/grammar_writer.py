@@ -55,6 +55,12 @@ _OF_SCHEMAS = ("properties", "patternProperties", "definitions", "$defs")
 _SCHEMAS = ("items", "prefixItems", "additionalItems", "additionalProperties", "allOf", "anyOf",
            "oneOf")  # fmt: skip
 """Keywords that hold a schema, or several."""
+_UNEVALUATED = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
+_OF_THE_SAME = {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas",
+                "dependencies", "contains", "$ref", "$dynamicRef", "$recursiveRef"}  # fmt: skip
+"""Keywords whose schemas describe the same value."""
+_COUNTS = {f"{bound}{what}" for bound in ("min", "max")
+           for what in ("Length", "Items", "Properties", "Contains")}  # fmt: skip
 _PASSED_OVER = ("contentEncoding", "contentMediaType", "contentSchema")
 
 
@@ -310,8 +316,24 @@ def _without_annotations(schema: Any) -> Any:
     for keyword, value in schema.items():
         if keyword == "format" and isinstance(value, str) and value not in _DEFINED:
             continue
+        if keyword in _COUNTS and isinstance(value, float) and value.is_integer():
+            value = int(value)
         if keyword in _OF_SCHEMAS and isinstance(value, dict):
             found[keyword] = {name: _without_annotations(each) for name, each in value.items()}
         else:
             found[keyword] = _without_annotations(value) if keyword in _SCHEMAS else value
+    return _with_older_names(found)
+
+
+def _with_older_names(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with `additionalProperties` and `items` for `unevaluated…`, if no other
+    schema describes the same value: they mean the same then."""
+    if schema.keys() & _OF_THE_SAME:
+        return schema
+    found = dict(schema)
+    tuple_items = isinstance(schema.get("items"), list)
+    for newer, older in _UNEVALUATED.items():
+        if newer in found:
+            name = "additionalItems" if older == "items" and tuple_items else older
+            found.setdefault(name, _without_annotations(found.pop(newer)))
     return found

@@ -224,3 +224,33 @@ def test_any_grammar_is_served_or_refused(kind: str, data: st.DataObject) -> Non
         if not allowed:
             break
         matcher.consume_token(rng.choice(allowed))
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        (
+            {"properties": {"a": {}}, "unevaluatedProperties": False},
+            ['{"a":1}'],
+            ['{"b":1}', '{"a":1,"b":1}'],
+        ),
+        ({"unevaluatedProperties": {"type": "null"}}, ['{"b":null}'], ['{"b":1}']),
+        ({"type": "array", "prefixItems": [{}], "unevaluatedItems": False}, ["[1]"], ["[1,2]"]),
+        ({"type": "array", "items": [{}], "unevaluatedItems": False}, ["[1]"], ["[1,2]"]),
+        ({"type": "array", "items": {"type": "null"}, "unevaluatedItems": False}, ["[null]"], []),
+        ({"type": "array", "maxItems": 1.0}, ["[1]"], ["[1,2]"]),
+    ],
+)
+def test_keywords_that_have_an_older_name(schema: Any, good: list[str], bad: list[str]) -> None:
+    for open_objects in (True, False):
+        params = StructuredOutputsParams(
+            json={"type": "object", **schema}, disable_additional_properties=not open_objects
+        )
+        assert [text for text in good if not accepts(params, text)] == []
+        assert [text for text in bad if accepts(params, text)] == []
+
+
+def test_unevaluated_properties_of_several_schemas_are_refused() -> None:
+    schema = {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False}
+    with pytest.raises(InvalidRequestError, match="unevaluatedProperties"):
+        new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
