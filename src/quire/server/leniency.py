@@ -1,6 +1,7 @@
 """Follow a request's types: remove fields without effect from its JSON, and list allowed values.
 
-A field of integers accepts 5.0, which is 5 in JSON.
+A field of integers accepts 5.0, which is 5 in JSON. Fields of numbers and of booleans accept them
+as strings, as other servers do.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ _SIMILAR = 0.85
 """Least share of equal characters of a typo."""
 _EXACT = 2**53
 """Up to here a float stands for one integer."""
+_NUMBER = re.compile(r"-?\d{1,20}(\.\d{0,20})?([eE][-+]?\d{1,2})?", re.ASCII)
+_WHOLE = re.compile(r"-?\d+", re.ASCII)
+_BOOLEANS: dict[str | int, bool] = {"true": True, "false": False, 1: True, 0: False}
+_TEXTS = {inspect.StrType, inspect.AnyType, inspect.LiteralType}
+"""Types of which a string may be a value."""
 _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
 
 Path = tuple["Path", str | int] | None
@@ -82,10 +88,8 @@ class Relaxed:
             if value[name] in EMPTY:
                 self._notice(fields, (path, name), "It asks for nothing.")
                 del value[name]
-        for name in fields.integers & value.keys():
-            number = value[name]
-            if isinstance(number, float) and number.is_integer() and abs(number) <= _EXACT:
-                value[name] = int(number)
+        for name in fields.plain & value.keys():
+            value[name] = fields.shapes[name].plain(value[name])
         for name in fields.inner & value.keys():
             if isinstance(found := value[name], dict | list):
                 self._stack.append((found, fields.shapes[name], (path, name)))
@@ -210,9 +214,9 @@ class _Fields:
             self.shapes[struct.tag_field] = _Shape([])
 
     @cached_property
-    def integers(self) -> set[str]:
-        """Return the fields whose numbers are integers."""
-        return {name for name, shape in self.shapes.items() if shape.is_integer}
+    def plain(self) -> set[str]:
+        """Return the fields of numbers, and those of booleans."""
+        return {name for name, shape in self.shapes.items() if shape.numbers or shape.is_boolean}
 
     @cached_property
     def inner(self) -> set[str]:
@@ -238,9 +242,27 @@ class _Shape:
         return {each.tag: _Fields(each) for each in found}
 
     @cached_property
-    def is_integer(self) -> bool:
+    def numbers(self) -> type[int] | type[float] | None:
+        """Return the kind of the numbers, if every string means one."""
         kinds = set(map(type, self._types))
-        return inspect.IntType in kinds and not kinds & {inspect.FloatType, inspect.AnyType}
+        if kinds & _TEXTS or not kinds & {inspect.IntType, inspect.FloatType}:
+            return None
+        return float if inspect.FloatType in kinds else int
+
+    @cached_property
+    def is_boolean(self) -> bool:
+        return set(map(type, self._types)) - {inspect.NoneType} == {inspect.BoolType}
+
+    def plain(self, value: Any) -> Any:
+        """Return the number or boolean that a value certainly means; else the value itself."""
+        if self.is_boolean:
+            given = value.lower() if isinstance(value, str) else value
+            return _BOOLEANS.get(given, value) if isinstance(given, str | int) else value
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            whole = self.numbers is int and _WHOLE.fullmatch(value)
+            value = int(value) if whole else float(value)
+        exact = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT
+        return int(value) if exact and self.numbers is int else value
 
     @cached_property
     def item(self) -> _Shape | None:

@@ -77,7 +77,7 @@ def test_bad_json(body: bytes) -> None:
     ("body", "param", "words"),
     [
         (b'{"prompt": 1}', "prompt", "Expected"),
-        (b'{"prompt": "a", "n": "2"}', "n", "Expected `int | null`, got `str`"),
+        (b'{"prompt": "a", "n": "two"}', "n", "Expected `int | null`, got `str`"),
         (b'{"prompt": "a", "n": true}', "n", "bool"),
         (b'{"prompt": "a", "max_tokens": 1.5}', "max_tokens", "float"),
         (b'{"prompt": "a", "temprature": 1}', "temprature", "did you mean temperature"),
@@ -210,8 +210,23 @@ def test_whole_numbers_are_integers() -> None:
     decoded, notices = decode(body, CompletionRequest, strict=True)
     assert [decoded.max_tokens, decoded.n, notices] == [5, 2, {}]
     assert type(decoded.max_tokens) is int
-    for number in (b"5.5", b"1e300", b'"5"', b"true"):
+    for number in (b"5.5", b"1e300", b'"5.5"', b'"five"', b'""', b'" 5"', b"true"):
         assert refusal(b'{"prompt": "a", "max_tokens": %b}' % number).param == "max_tokens"
+
+
+def test_numbers_and_booleans_may_be_strings() -> None:
+    """Other servers read them, too. A string that may be a text stays one."""
+    body = (
+        b'{"prompt": "5", "max_tokens": "7", "seed": "-18446744073709551", "temperature": "0.5",'
+        b' "top_p": "1", "logprobs": "2", "stream": "False", "ignore_eos": 1, "stop": "5"}'
+    )
+    decoded, notices = decode(body, CompletionRequest, strict=True)
+    assert [decoded.prompt, decoded.stop, notices] == ["5", "5", {}]
+    assert [decoded.max_tokens, decoded.seed, decoded.logprobs] == [7, -18446744073709551, 2]
+    assert [decoded.temperature, decoded.top_p] == [0.5, 1.0]
+    assert (decoded.stream, decoded.ignore_eos) == (False, True)
+    for value in (b'"yes"', b"2", b'""', b"0.5"):
+        assert refusal(b'{"prompt": "a", "stream": %b}' % value).param == "stream"
 
 
 @pytest.mark.parametrize("name", [b"suffix", b"mirostat", b"user", b"keep_alive"])
