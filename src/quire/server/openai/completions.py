@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -46,6 +46,7 @@ from quire.server.turns import Turns, at_once, in_turns
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
+    from quire.frontend.async_llm import AsyncLLM
     from quire.frontend.input.input_processor import Prompt
 
 
@@ -69,7 +70,7 @@ async def create_completion(request: Request) -> Response:
         work = _filling_in(body.suffix, body, params, prompts, server)
         params, prompts = await while_connected(work, request.receive)
     elif body.add_special_tokens is False:
-        prompts = await while_connected(_plain(prompts, server), request.receive)
+        prompts = await while_connected(without_specials(prompts, server.engine), request.receive)
     beams = search_params(request, body, params, defaults)
     each = params.n if beams is None else beams.beam_width
     if len(prompts) * each > MAX_SEQUENCES:
@@ -119,9 +120,8 @@ def _prompts(body: CompletionRequest) -> list[Prompt]:
         raise invalid("prompt_embeds is no base64.", "prompt_embeds") from None
 
 
-async def _plain(prompts: list[Prompt], server: ServerState) -> list[Prompt]:
+async def without_specials(prompts: Sequence[Any], engine: AsyncLLM) -> list[Any]:
     """Return the prompts, texts as token ids without the model's special tokens."""
-    engine = server.engine
     return [
         {"prompt_token_ids": await engine.tokenize(prompt, False)}
         if isinstance(prompt, str)

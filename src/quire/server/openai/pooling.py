@@ -26,7 +26,7 @@ from quire.server.http.json_text import json_response
 from quire.server.http.request_ids import engine_request_id
 from quire.server.message_parts import mend_chat
 from quire.server.notices import notices_of
-from quire.server.openai.completions import split_prompts
+from quire.server.openai.completions import split_prompts, without_specials
 from quire.server.openai.conversation import chat_prompt, plain_form
 from quire.server.openai.generation import FinalOutputs
 from quire.server.openai.pooling_protocol import (
@@ -166,8 +166,8 @@ class _Call(Generic[B]):
             ApiError: 400 if both are given, or neither.
         """
         if body.messages is None:
-            for name in ("add_generation_prompt", "add_special_tokens", "chat_template_kwargs"):
-                if getattr(body, name) not in (None, name == "add_special_tokens"):
+            for name in ("add_generation_prompt", "chat_template_kwargs"):
+                if getattr(body, name) not in (None, False):
                     raise invalid(f"{name} needs messages.", name)
             if body.input is None:
                 raise invalid("give either input or messages.", "input")
@@ -237,6 +237,8 @@ class _Call(Generic[B]):
         self, prompts: Sequence[PoolingPrompt], params: PoolingParams
     ) -> list[RequestOutput]:
         engine, final = self.server.engine, FinalOutputs(len(prompts))
+        if getattr(self.body, "add_special_tokens", None) is False:
+            prompts = await without_specials(prompts, engine)
         ids = [engine_request_id(self.id) for _ in prompts]
         self.server.check_queue()
         options = request_options(self.request, self.body)

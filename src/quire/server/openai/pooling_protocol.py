@@ -55,7 +55,8 @@ class OfInput(CommonPooling, kw_only=True):
     add_generation_prompt: bool | None = None
     """With `messages`; default: false."""
     add_special_tokens: bool | None = None
-    """With `messages`: add the model's special tokens to the template's own."""
+    """False: read texts without the model's special tokens. True, with `messages`: add them to
+    those of the template."""
     chat_template_kwargs: dict[str, Any] | None = None
 
 

@@ -163,6 +163,21 @@ async def test_a_prompt_of_the_model_is_put_before_texts() -> None:
         assert error["param"] == "prompt_name"
 
 
+async def test_special_tokens_may_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        DummyTokenizer, "encode_bounded", lambda self, text, *rest: ([1, *text.encode()], 0)
+    )
+    async with pooling(EMBED) as http:
+        for given, expected in ((True, [1, 4]), (None, [1, 4]), (False, [97, 3])):
+            body = {"input": "abc", "add_special_tokens": given}
+            for path in ("/v1/embeddings", "/pooling"):
+                answer = await ask(http, path, **body)
+                [entry] = answer["data"]
+                assert entry.get("embedding", entry.get("data"))[:2] == expected
+        whole = {"input": [[5, 6]], "add_special_tokens": False}
+        assert (await ask(http, "/v1/embeddings", **whole))["usage"]["prompt_tokens"] == 2
+
+
 async def test_lengths() -> None:
     async with pooling(EMBED) as http:
         whole = await ask(http, "/v1/embeddings", input="a" * 256)
