@@ -8,7 +8,7 @@ from starlette.requests import Request
 
 from quire.core.sampling_params import UNLIMITED, SamplingParams
 from quire.server.errors import invalid
-from quire.server.notices import ignore
+from quire.server.notices import Notice, ignore, note
 from quire.server.openai.protocol import ChatRequest
 from quire.server.state import ServerState, server_state
 from quire.server.tools.table import Parsers
@@ -42,8 +42,8 @@ def template_kwargs(
 ) -> dict[str, Any] | None:
     """Return the request's own, with its `reasoning_effort` under the name that the template knows.
 
-    An effort that the template has no setting for is ignored and reported. A model that reasons in
-    any case cannot follow "none".
+    Any effort turns reasoning on, if the template has only that setting. An effort that it has no
+    setting for is ignored and reported. A model that reasons in any case cannot follow "none".
 
     Args:
         field: what the client calls the effort.
@@ -61,6 +61,9 @@ def template_kwargs(
         found = {"enable_thinking": False}
     elif "reasoning_effort" in template:
         found = {"reasoning_effort": effort}
+    elif "enable_thinking" in template:
+        found = {"enable_thinking": True, **(body.chat_template_kwargs or {})}
+        note(request, Notice(field, "The chat template can only turn reasoning on or off."))
     elif effort != "none":
         ignore(request, field, "The chat template has no setting for it.")
     elif server.parsers.reasoning is not None:

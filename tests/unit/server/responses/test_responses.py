@@ -350,6 +350,12 @@ async def test_reasoning_effort_is_the_templates() -> None:
         assert (await ask(app, reasoning={"effort": "high"}))["usage"]["input_tokens"] == 6
         none = await ask(app, reasoning={"effort": "none"})
         assert none["usage"]["input_tokens"] == len("HiFalse")
+    template = "{{ messages[0].content }}{{ enable_thinking or 'off' }}"
+    async with saying("ok", chat_template=template) as app:
+        for effort, shown in (("low", "HiTrue"), ("none", "Hioff"), (None, "Hioff")):
+            found = await ask(app, reasoning={"effort": effort})
+            assert found["usage"]["input_tokens"] == len(shown)
+            assert ("warnings" in found) == (effort == "low")
     async with saying("ok", chat_template="{{ messages[0].content }}") as app:
         found = await ask(app, reasoning={"effort": "high"})
         assert [warning["param"] for warning in found["warnings"]] == ["reasoning.effort"]
