@@ -231,7 +231,7 @@ class InputProcessor:
         """Return the prompt without its mapping, after checking its type and values.
 
         Raises:
-            InvalidRequestError: the prompt is empty or invalid.
+            InvalidRequestError: the prompt is invalid.
         """
         if isinstance(prompt, Mapping):
             if list(prompt) == ["prompt_embeds"]:
@@ -248,8 +248,6 @@ class InputProcessor:
                 f"A prompt is text, a list of token ids or a mapping, not {_kind(prompt)}.",
                 param="prompt",
             )
-        if not prompt:
-            raise InvalidRequestError("The prompt is empty.", param="prompt")
         if isinstance(prompt, list):
             check_ids("prompt", prompt, self.model.vocab_size)
             return list(prompt)
@@ -317,8 +315,10 @@ class InputProcessor:
         """Return how many tokens may follow the prompt: at most `max_tokens`.
 
         Raises:
-            InvalidRequestError: the prompt leaves no room, or a limit exceeds the context.
+            InvalidRequestError: the prompt is empty, or leaves no room.
         """
+        if not num_prompt_tokens:  # a text without characters may have a begin
+            raise InvalidRequestError("The prompt is empty.", param="prompt")
         room = self.max_total_tokens - num_prompt_tokens
         if room < 1:
             raise ContextLengthError(
@@ -327,13 +327,6 @@ class InputProcessor:
                 of_cache=self.max_total_tokens < self.max_model_len,
             )
         wanted = room if params.max_tokens is None else params.max_tokens
-        if wanted > self.max_model_len:
-            raise InvalidRequestError(
-                f"max_tokens is {wanted}, but this model's maximum context length is "
-                f"{self.max_model_len} tokens.",
-                fix=f"Set max_tokens to at most {self.max_model_len}, or leave it unset.",
-                param="max_tokens",
-            )
         if params.min_tokens > room:
             raise InvalidRequestError(
                 f"The prompt has {num_prompt_tokens} tokens and min_tokens is "
