@@ -210,6 +210,16 @@ async def test_a_client_with_slow_structures_delays_no_other() -> None:
             task.cancel()
 
 
+async def test_processes_that_no_question_needs_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "SPARE_SECONDS", 0.0)
+    async with running() as (checked, pool):
+        await asyncio.gather(checked.check(asked("a")), checked.check(asked("b")))
+        await until(lambda: len(pool._workers) == 1)
+        await checked.check(asked("c"))
+        [worker] = pool._workers
+        assert worker.process.poll() is None
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
 async def test_what_ends_while_nobody_asks_blames_nobody(
     number: signal.Signals, caplog: pytest.LogCaptureFixture

@@ -24,6 +24,8 @@ CLIENT = ContextVar("CLIENT", default="")
 """Who asks. A server sets it for each request."""
 ABANDONED_SECONDS = 1.0
 """How long a process may work for a cancelled caller. A new one takes as long to start."""
+SPARE_SECONDS = 60.0
+"""How long processes beyond the first stay without a question."""
 OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
 """Exit statuses of processes that the system or the user ended; the question is not to blame."""
 
@@ -59,7 +61,8 @@ class WorkerPool(Generic[T]):
     `ABANDONED_SECONDS`.
 
     Args:
-        size: most processes. They start with `start`, or with the first questions.
+        size: most processes. `start` starts all, for good. Else questions start them, and all but
+            one end after `SPARE_SECONDS` without questions.
         command: of a process.
         setup: the first frame that it reads.
         decoder: of its answers.
@@ -96,9 +99,12 @@ class WorkerPool(Generic[T]):
         self._idle: list[Child] = []
         self._tasks: set[asyncio.Task[T]] = set()
         self._closed = False
+        self._kept = 1
+        self._spare_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Start all processes."""
+        self._kept = self._size
         self._idle += [await self._spawn() for _ in range(self._size)]
 
     async def ask(self, request: bytes) -> T:
@@ -166,7 +172,23 @@ class WorkerPool(Generic[T]):
         finally:
             self._idle.append(job.worker)
             self._turns.give(job.client)
+            self._expect_more()
         raise DeadlyError(status)
+
+    def _expect_more(self) -> None:
+        """Let processes that no question needs end, unless one comes soon."""
+        if self._spare_timer is not None:
+            self._spare_timer.cancel()
+        self._spare_timer = None
+        if len(self._workers) > self._kept:
+            loop = asyncio.get_running_loop()
+            self._spare_timer = loop.call_later(SPARE_SECONDS, self._end_spare)
+
+    def _end_spare(self) -> None:
+        while self._idle and len(self._workers) > self._kept:
+            worker = self._idle.pop()
+            self._workers.discard(worker)
+            worker.end()
 
     def _abandon(self, job: _Job, task: asyncio.Task[T]) -> None:
         """Let the process finish within `ABANDONED_SECONDS`, else end it."""
