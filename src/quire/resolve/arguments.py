@@ -220,7 +220,7 @@ class EngineArgs:
     enable_prompt_embeds: bool = False
     """Accept prompts of embeddings (`prompt_embeds`)."""
     limit_mm_per_prompt: str | None = None
-    """Most images of one prompt, as JSON. Unset: '{"image": 16}'. 0 refuses images."""
+    """Most images of one prompt, as JSON. Unset: '{"image": 128}'. 0 refuses images."""
     mm_processor_kwargs: str | None = None
     """Settings of the image processor, as JSON. Example: '{"max_pixels": 1003520}'."""
     mm_processor_cache_gb: float = 0.5

@@ -17,6 +17,8 @@ from quire.resolve.flag_values import read_object, wrong_flag
 from quire.resolve.speculative import parse_speculative_config
 from quire.resolve.values import step_tokens
 
+_MOST_IMAGES = 128
+"""Of a prompt. Their pixels stay in memory until they are read; the context bounds them, too."""
 _CLIP = {
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
     "image_std": [0.26862954, 0.26130258, 0.27577711],
@@ -212,7 +214,7 @@ def _limit(args: EngineArgs) -> int:
             raise wrong_flag("limit_mm_per_prompt", f"{name!r} is no kind of input.")
         if type(value) is not int or not 0 <= value <= 1024:
             raise wrong_flag("limit_mm_per_prompt", f"{name} is {value!r}; it must be 0 to 1024.")
-    return int(given.get("image", 16))
+    return int(given.get("image", _MOST_IMAGES))
 
 
 def _channels(settings: dict[str, Any], name: str) -> tuple[float, float, float]:

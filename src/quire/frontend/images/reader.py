@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from quire.core.config import EngineConfig
-from quire.core.images import IMAGE_PROCESSES
+from quire.core.errors import ContextLengthError
+from quire.core.images import IMAGE_PROCESSES, VisionConfig
 from quire.frontend.images.expand import check_count, is_embeds
 from quire.frontend.images.fetch import Media
 from quire.frontend.images.pool import ImagePool
@@ -47,7 +48,8 @@ class ImageReader:
     async def prepare(self, sources: list[Any]) -> tuple[list[Prepared], tuple[float, float]]:
         """Return the images of a prompt in order, and when their preparation began and ended.
 
-        As many are prepared at a time as there are processes: each may take `MAX_BYTES`.
+        As many are prepared at a time as there are processes: each may take `MAX_BYTES`. Once they
+        fill the context, no others are read, so their pixels are bounded by it.
 
         Raises:
             InvalidRequestError: they are too many, or one cannot be read.
@@ -55,10 +57,16 @@ class ImageReader:
         begun = time.monotonic()
         check_count(len(sources), self._config.images)
         gate = asyncio.Semaphore(IMAGE_PROCESSES)
+        limit, rows = self._config.scheduler.max_model_len, 0
 
         async def one(source: Any) -> Prepared:
+            nonlocal rows
             async with gate:
-                return await self._prepare(await self._media.load(source))
+                found = await self._prepare(await self._media.load(source))
+            rows += _least_rows(found, self._vision)
+            if rows >= limit:
+                raise ContextLengthError(rows, limit, counted=False)
+            return found
 
         tasks = [asyncio.create_task(one(source)) for source in sources]
         try:
@@ -71,9 +79,14 @@ class ImageReader:
         self._front.images += sum(image.seconds for image in found)
         return found, (begun, time.monotonic())
 
-    async def _prepare(self, image: Any) -> Prepared:
-        vision, images = self._config.model.vision, self._config.images
+    @property
+    def _vision(self) -> VisionConfig:
+        vision = self._config.model.vision
         assert vision is not None, "only models with a tower accept images"
+        return vision
+
+    async def _prepare(self, image: Any) -> Prepared:
+        vision, images = self._vision, self._config.images
         assert images is not None, "the images were counted"
         assert self.pool is not None, "the engine accepts images"
         if is_embeds(image):
@@ -81,6 +94,15 @@ class ImageReader:
         if isinstance(image, bytes | bytearray):
             return await self.pool.prepare(bytes(image))
         return await self._threads.run(partial(timed, image, vision, images))
+
+
+def _least_rows(image: Prepared, vision: VisionConfig) -> int:
+    """Return how many rows a prompt has for an image, at least."""
+    if vision.pool is not None:
+        return 1
+    unit = vision.patch_size * vision.merge
+    tiles = image.tiles[:1] if vision.kind == "llava_next" else image.tiles
+    return sum(tile.rows or (tile.height // unit) * (tile.width // unit) for tile in tiles)
 
 
 def _embedded(image: Any, config: EngineConfig) -> Prepared:

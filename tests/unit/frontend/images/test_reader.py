@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.images import IMAGE_PROCESSES
-from quire.frontend.images.prepare import Prepared, refused
+from quire.frontend.images.prepare import Prepared, Tile, refused
 from quire.frontend.images.reader import ImageReader
 from quire.metrics.times import FrontTimes
 from quire.resolve.arguments import EngineArgs
@@ -21,7 +21,8 @@ from tests.unit.frontend.images.test_prepare import CONFIG, VISION
 class Pool:
     """Answers once `IMAGE_PROCESSES` images are here."""
 
-    def __init__(self) -> None:
+    def __init__(self, *tiles: Tile) -> None:
+        self.tiles = [*tiles]
         self.running = self.ended = 0
         self.full = asyncio.Event()
 
@@ -37,7 +38,7 @@ class Pool:
                 raise refused("it is bad")
             if image == b"slow":
                 await asyncio.Event().wait()
-            return Prepared(image, [])
+            return Prepared(image, self.tiles)
         finally:
             self.running -= 1
             self.ended += 1
@@ -46,13 +47,32 @@ class Pool:
         pass
 
 
-async def test_images_of_a_prompt_are_prepared_at_the_same_time() -> None:
+def reader_of(pool: Any) -> ImageReader:
     config: Any = SimpleNamespace(
-        model=SimpleNamespace(vision=VISION), images=replace(CONFIG, most=99)
+        model=SimpleNamespace(vision=VISION),
+        images=replace(CONFIG, most=99),
+        scheduler=SimpleNamespace(max_model_len=100),
     )
     reader = ImageReader(config, EngineArgs("m"), FrontTimes())
-    pool: Any = Pool()
     reader.pool = pool
+    return reader
+
+
+async def test_images_beyond_the_context_are_not_read() -> None:
+    unit = VISION.patch_size * VISION.merge
+    pool = Pool(Tile(4 * unit, 6 * unit, b""), Tile(unit, unit, b""))  # 25 rows
+    reader = reader_of(pool)
+    found, _ = await asyncio.wait_for(reader.prepare([b"a"] * 3), 60)
+    assert len(found) == 3
+    with pytest.raises(ContextLengthError, match="it has at least 100"):
+        await asyncio.wait_for(reader.prepare([b"a"] * 50), 60)
+    assert pool.ended < 20
+    reader.shutdown()
+
+
+async def test_images_of_a_prompt_are_prepared_at_the_same_time() -> None:
+    pool: Any = Pool()
+    reader = reader_of(pool)
     images = [b"%d" % number for number in range(IMAGE_PROCESSES + 2)]
     found, (begun, ended) = await asyncio.wait_for(reader.prepare(list(images)), 60)
     assert [each.digest for each in found] == images
