@@ -73,7 +73,7 @@ class AsyncEngine:
         self.resolved = resolved
         self.args = args
         self.tokenizer = tokenizer
-        self.stats = engine_stats(args.replicas)
+        self.stats = engine_stats(args.replicas, resolved.config.block_size)
         self.default_sampling_params = sampling_defaults(resolved)
         self.phases: dict[str, float] = {}
         self.beside: dict[str, float] = {}

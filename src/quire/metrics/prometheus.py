@@ -29,11 +29,11 @@ class MetricsCollector:
 
     def __init__(self, stats: EngineStats, model_name: str) -> None:
         self._replicas = [
-            _Reader(each, {"model_name": model_name, "engine": str(number)})
+            _Reader(each, {"model_name": model_name, "engine": str(number)}, stats.block_size)
             for number, each in enumerate(stats.replicas or [stats], stats.first_replica)
         ]
         self._server = _Reader(
-            stats, {"model_name": model_name, "engine": str(stats.first_replica)}
+            stats, {"model_name": model_name, "engine": str(stats.first_replica)}, stats.block_size
         )
 
     def collect(self) -> Iterator[Family]:
@@ -52,9 +52,10 @@ class MetricsCollector:
 class _Reader:
     """Reads the counters of one replica or of the server."""
 
-    def __init__(self, stats: EngineStats, labels: Mapping[str, str]) -> None:
+    def __init__(self, stats: EngineStats, labels: Mapping[str, str], block_size: int) -> None:
         self.stats = stats
         self._labels = labels
+        self._block_size = block_size
 
     def of_replica(self) -> Iterator[Family]:
         """Yield what each replica has."""
@@ -65,6 +66,8 @@ class _Reader:
         text = "KV-cache blocks by state; cached blocks are unused and hold a prefix."
         states = {"used": used, "cached": cached, "free": s.kv_blocks_total - used - cached}
         yield self._by("gauge", "quire:kv_blocks", text, "state", states)
+        if self._block_size:
+            yield self._cache_config(s.kv_blocks_total)
         yield from self._fields("counter", s, _SCHEDULER_COUNTERS)
         yield from self._fields("counter", stats, _COUNTERS)
         reasons = {reason: stats.finished[reason] for reason in _REASONS}
@@ -97,6 +100,13 @@ class _Reader:
             yield self._seconds(left)
         text = "How late the event loop of the API is, sampled while requests are in progress."
         yield self._histogram("quire:event_loop_lag_seconds", text, stats.event_loop_lag)
+
+    def _cache_config(self, num_blocks: int) -> Family:
+        """Return vLLM's metric of the KV cache's shape, which routers read; its value is 1."""
+        family = Family("vllm:cache_config_info", "gauge", "The KV cache: labels hold its shape.")
+        shape = {"block_size": str(self._block_size), "num_gpu_blocks": str(num_blocks)}
+        family.add({**self._labels, **shape}, 1)
+        return family
 
     def _host_tier(self, host: HostTierStats) -> Iterator[Family]:
         """Yield metrics of KV blocks outside of the KV cache."""

@@ -13,10 +13,10 @@ from quire.metrics.stats import EngineStats
 from quire.metrics.times import CORE_PARTS
 
 
-def engine_stats(numbers: range) -> EngineStats:
+def engine_stats(numbers: range, block_size: int) -> EngineStats:
     """Return the counters of an engine with these replicas; if there are several, also of each."""
     whole = EngineStats()
-    whole.first_replica = numbers[0]
+    whole.first_replica, whole.block_size = numbers[0], block_size
     if numbers[1:]:
         replicas = [ReplicaStats(whole) for _ in numbers]
         whole.replicas = replicas

@@ -42,6 +42,8 @@ class EngineStats:
     """Returns the number of sequences that are being tokenized or have not ended."""
     first_replica = 0
     """The number of the first one."""
+    block_size = 0
+    """Tokens of a KV block; 0 if unknown."""
 
     def __init__(self) -> None:
         self.scheduler: SchedulerStats | None = None

@@ -104,7 +104,7 @@ def test_a_line_about_drafts(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_stages_are_counted() -> None:
     """Also over replicas, whose stages add up."""
-    stats = engine_stats(range(2))
+    stats = engine_stats(range(2), 16)
     for replica in (0, 1):
         step = scheduler()
         step.stages = [StageStats(1.5, 0.25, 4000, 9), StageStats(2.0 + replica)]
@@ -160,7 +160,7 @@ def test_another_core_begins_another_line(caplog: pytest.LogCaptureFixture) -> N
 def test_a_lost_replica_s_counters_leave_the_log(caplog: pytest.LogCaptureFixture) -> None:
     """Its successor counts from zero, so nothing is compared with the sums before."""
     caplog.set_level("INFO", logger="quire")
-    stats = engine_stats(range(2))
+    stats = engine_stats(range(2), 16)
 
     def step(replica: int, second: int, drafts: int, model: float) -> None:
         now = scheduler()

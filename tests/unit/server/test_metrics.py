@@ -94,6 +94,8 @@ async def test_counts() -> None:
         before = await samples(app)
         spent = {name for name in before if name.startswith("quire:time_seconds")}
         assert before.pop("quire:kv_blocks free") == app.core.config.num_blocks
+        size, count = app.core.config.block_size, app.core.config.num_blocks
+        assert before.pop(f"vllm:cache_config_info {size} {count}") == 1
         assert {before[name] for name in before.keys() - spent} == {0.0}
         await app.complete(prompt="abc", n=2)
         await app.complete(prompt="w", max_tokens=10)
