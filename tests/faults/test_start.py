@@ -103,7 +103,7 @@ def test_tls_and_a_log_without_keys_and_prompts(
     [
         (["--ssl-keyfile", "x.pem"], "--ssl-certfile"),
         (["--ssl-certfile", "x.pem", "--ssl-cert-reqs", "2"], "--ssl-ca-certs"),
-        (["--allowed-origins", "https://x"], "JSON"),
+        (["--allowed-origins", "[https://x]"], "JSON"),
         (["--allowed-origins", '["*"]', "--allow-credentials"], "--allow-credentials"),
         (["--shutdown-timeout", "-1"], "--shutdown-timeout"),
         (["--step-timeout", "-1"], "step_timeout"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,8 @@ def _value(parser: argparse.ArgumentParser, action: argparse.Action, setting: Se
         return None
     if action.nargs == 0:
         return _switch(action, setting, words)
+    if action.metavar == "JSON" and len(words) > 1:
+        words = [json.dumps(words)]
     many = action.nargs in ("+", "*") or isinstance(action, argparse._AppendAction)
     if not many and len(words) != 1:
         raise _wrong(setting, "it takes one value")

@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY",
     )
     http("--allow-no-key", False, "listen beyond this machine without an API key")
+    http("--uds", None, "Unix socket to listen on instead of host and port", metavar="PATH")
     node = Flags(parser.add_argument_group("several machines; see docs/cluster.md"))
     text = "which of --nnodes machines this is; 0 answers requests"
     node("--node-rank", 0, text, type=int)
@@ -162,6 +163,12 @@ def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient)
     keys = tuple(namespace.api_key or ([fallback] if fallback else []))
     if not all(keys):
         raise ConfigError("--api-key is empty.", param="--api-key")
+    if namespace.uds is not None:
+        with listener.bind_path(namespace.uds) as bound:
+            try:
+                return _serve_on(bound, namespace, args, keys, core)
+            finally:
+                Path(namespace.uds).unlink(missing_ok=True)
     listener.check_exposure(namespace.host, is_allowed=bool(keys) or namespace.allow_no_key)
     with listener.bind(namespace.host, namespace.port) as bound:
         return _serve_on(bound, namespace, args, keys, core)
@@ -210,7 +217,7 @@ def add_answer_flags(add: Flags) -> None:
     add(
         "--served-model-name",
         None,
-        "names that clients may use as `model`; answers have the first (default: MODEL)",
+        "names that clients may use as `model`; answers repeat it (default: MODEL)",
         nargs="+",
         metavar="NAME",
     )
@@ -294,6 +301,8 @@ def _cors(namespace: argparse.Namespace) -> Cors | None:
 
 
 def _strings(text: str) -> list[str]:
+    if not text.startswith(("[", "{", '"')):
+        return [text]
     try:
         return msgspec.json.decode(text, type=list[str])
     except msgspec.MsgspecError:

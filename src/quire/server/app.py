@@ -86,7 +86,7 @@ def create_app(
     """Return the ASGI application that serves `engine`.
 
     Args:
-        model_names: names for clients, at least one; responses have the first one.
+        model_names: names for clients, at least one; requests without a name get the first.
         devices: hardware whose power, heat and load are in the metrics.
         adapters: served adapters, and the folder from which clients may load others.
         tool_images: the result of `tool_results.reads_images`.

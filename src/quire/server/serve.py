@@ -139,7 +139,8 @@ async def _serve(
             try:
                 listener.listen(BACKLOG)
             except OSError as error:  # two processes can bind the port, only one can listen
-                host, port = listener.getsockname()[:2]
+                address = listener.getsockname()
+                host, port = (address, 0) if isinstance(address, str) else address[:2]
                 raise bind_error(host, port, error) from None
             now = time.monotonic()
             phases = {"program": configured.began - began, **engine.phases, "http": now - started}
@@ -189,7 +190,10 @@ def _announce(
 
 
 def _url(listener: socket.socket, scheme: str) -> str:
-    host, port = listener.getsockname()[:2]
+    address = listener.getsockname()
+    if isinstance(address, str):
+        return f"{scheme}+unix://{address}:"
+    host, port = address[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 

@@ -32,7 +32,7 @@ class ServerState:
     """One served model.
 
     Attributes:
-        model_names: names for clients; responses have the first one.
+        model_names: names for clients; responses have the one that was asked for, or the first.
         created: when the server started, in seconds since the epoch.
         parsers: read reasoning and tool calls in the model's answers.
         adapters: adapters that are served as separate models.

@@ -170,6 +170,15 @@ def test_what_is_written_is_read(
     assert EngineArgs.from_cli_args(namespace) == EngineArgs(**values)
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("[a, b]", ["a", "b"]), ("[a]", ["a"]), ("a", ["a"]), ("""'["a", "b"]'""", ["a", "b"])],
+)
+def test_a_list_of_names_in_any_form(tmp_path: Path, written: str, read: list[str]) -> None:
+    found = parse(tmp_path / "quire.yaml", f"model: m\nallowed-origins: {written}\n")
+    assert found.allowed_origins == read
+
+
 def test_a_mapping_becomes_json(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("profiler-config: {delay: 1, dir: x}\n")
     (tmp_path / "c.toml").write_text('profiler-config = {delay = 1, dir = "x"}\n')

@@ -5,12 +5,13 @@ import re
 import socket
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from pathlib import Path
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import ConfigError
-from quire.server.http.listener import bind, check_exposure
+from quire.server.http.listener import bind, bind_path, check_exposure
 from quire.server.http.protocol import Site
 from quire.server.http.server import HttpServer
 
@@ -38,6 +39,41 @@ def test_a_port_can_be_taken_over_at_once() -> None:
             served.shutdown(socket.SHUT_RDWR)
     with bind(*address) as second:
         assert second.getsockname() == address
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "quire.sock"
+    with bind_path(str(path)) as listener:
+        listener.listen()
+        with pytest.raises(ConfigError, match="it is in use"):
+            bind_path(str(path))
+    assert path.is_socket(), "its process has ended without removing it"
+    bind_path(str(path)).close()
+    for wrong in (tmp_path, tmp_path / "no" / "quire.sock", tmp_path / ("a" * 200)):
+        with pytest.raises(ConfigError, match="Cannot listen on --uds"):
+            bind_path(str(wrong))
+
+
+async def test_a_client_of_a_unix_socket_has_no_address(tmp_path: Path) -> None:
+    scopes: list[Scope] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        scopes.append(scope)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    path = str(tmp_path / "quire.sock")
+    with bind_path(path) as listener:
+        listener.listen()
+        server = HttpServer(Site(app))
+        task = asyncio.create_task(server.serve(listener))
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 204 ")
+        writer.close()
+        server.stop()
+        await task
+    assert (scopes[0]["client"], scopes[0]["server"]) == (None, None)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])

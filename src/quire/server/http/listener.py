@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import ipaddress
+import os
 import socket
+import stat
 
 from quire.core.errors import ConfigError
 
@@ -56,6 +58,41 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise bind_error(host, port, error) from None
     return listener
+
+
+def bind_path(path: str) -> socket.socket:
+    """Return a Unix socket bound to `path`, not listening yet; replaces one that nobody serves.
+
+    Raises:
+        ConfigError: a server listens there, or the path cannot be used.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_left_over(path):
+            os.unlink(path)
+        listener.bind(path)
+    except OSError as error:
+        listener.close()
+        in_use = error.errno == errno.EADDRINUSE
+        why = "it is in use" if in_use else error.strerror or str(error)
+        raise ConfigError(
+            f"Cannot listen on --uds {path}: {why}.", fix="Choose another path.", param="uds"
+        ) from None
+    return listener
+
+
+def _is_left_over(path: str) -> bool:
+    """Return whether `path` is a socket on which no process listens."""
+    try:
+        if not stat.S_ISSOCK(os.stat(path).st_mode):
+            return False
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            other.connect(path)
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def bind_error(host: str, port: int, error: OSError) -> ConfigError:

@@ -313,8 +313,9 @@ class _BoundedConnection(h11.Connection):
 
 
 def _address(transport: asyncio.BaseTransport, name: str) -> tuple[str, int] | None:
-    """Return host and port of an end of the connection."""
-    return (transport.get_extra_info(name) or ())[:2] or None
+    """Return host and port of an end of the connection; None for a Unix socket."""
+    found = transport.get_extra_info(name)
+    return found[:2] if isinstance(found, tuple) else None
 
 
 def transport_of(scope: Scope) -> asyncio.WriteTransport | None:
