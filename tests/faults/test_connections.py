@@ -370,6 +370,7 @@ async def test_row_32_a_client_that_stops_reading_is_let_go(
         await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
         await until(lambda: where.app.engine.num_unfinished > 0)
         await until(lambda: not where.connections)
+        await until(lambda: where.app.engine.num_unfinished == 0)
         await where.assert_unharmed()
         client.close()
 
