@@ -1,4 +1,4 @@
-"""Forms of a chat's messages that other servers accept too, in the form of OpenAI's API.
+"""Forms of a chat that other servers accept too, in the form of OpenAI's API.
 
 They mean the same, so clients that mix up the APIs are served.
 """
@@ -11,6 +11,10 @@ from starlette.requests import Request
 
 from quire.server.tool_results import TOOL_ROLES, without_media
 
+_OF_A_TOOL = ("type", "cache_control")
+"""Fields beside those of the function."""
+_CHOICES = {"any": "required", "auto": "auto", "none": "none", "required": "required"}
+"""Anthropic's and Mistral's choices among tools → OpenAI's."""
 _TEXTS = {"text": ("text", "input_text", "output_text"), "input_text": ("text", "input_text")}
 """The type of a text in an API → types that become it."""
 
@@ -70,14 +74,51 @@ def _thought(part: Any) -> str | None:
     return "".join(plain) if len(plain) == len(texts) else None
 
 
+def plain_tools(body: dict[str, Any]) -> None:
+    """Give the tools of a chat, and the choice among them, the form of OpenAI's chats, in place.
+
+    They may have the form of the Responses API or of Anthropic's.
+    """
+    tools = body.get("tools")
+    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+        if (
+            not isinstance(tool, dict)
+            or "function" in tool
+            or not isinstance(tool.get("name"), str)
+        ):
+            continue
+        function = {name: value for name, value in tool.items() if name not in _OF_A_TOOL}
+        if "input_schema" in function:
+            function.setdefault("parameters", function.pop("input_schema"))
+        elif tool.get("type", "function") != "function":
+            continue
+        tools[index] = {"type": "function", "function": function}
+    choice = body.get("tool_choice")
+    if isinstance(choice, dict):
+        kind, name = choice.get("type"), choice.get("name")
+        if kind in ("function", "tool") and isinstance(name, str) and "function" not in choice:
+            body["tool_choice"] = {"type": "function", "function": {"name": name}}
+        elif kind in _CHOICES and len(choice) == 1:
+            choice = kind
+    if isinstance(choice, str) and choice in _CHOICES:
+        body["tool_choice"] = _CHOICES[choice]
+
+
 def mend_chat(request: Request, body: Any) -> None:
-    """Give the messages of a chat's decoded JSON the form of OpenAI's API, in place.
+    """Give a chat's decoded JSON the form of OpenAI's API, in place.
 
     Tools' results lose what is not text; see `tool_results.without_media`.
     """
-    messages = body.get("messages") if isinstance(body, dict) else None
+    if not isinstance(body, dict):
+        return
+    plain_tools(body)
+    if isinstance(wanted := body.get("response_format"), str):
+        body["response_format"] = {"type": wanted}
+    messages = body.get("messages")
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):
+            if isinstance(message.get("content"), dict):
+                message["content"] = [message["content"]]
             move_thinking(message)
             plain_parts(message.get("content"))
             if message.get("role") in TOOL_ROLES:

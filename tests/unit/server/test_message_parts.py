@@ -87,3 +87,61 @@ def test_what_is_no_other_form_stays() -> None:
 
 def _copy(part: Any) -> Any:
     return dict(part) if isinstance(part, dict) else part
+
+
+TOOL = {"name": "f", "description": "d", "parameters": {"type": "object"}}
+OTHERS = [
+    {"type": "function", **TOOL},
+    TOOL,
+    {"name": "f", "description": "d", "input_schema": {"type": "object"}, "cache_control": {}},
+    {"name": "f", "description": "d", "input_schema": {"type": "object"}, "type": "custom"},
+]
+
+
+@pytest.mark.parametrize("tool", OTHERS)
+async def test_tools_of_other_apis(tool: Any) -> None:
+    template = "{{ tools }}{{ messages[0].content }}"
+    plain = {"tools": [{"type": "function", "function": TOOL}], "return_prompt_text": True}
+    async with running(chat_template=template) as app:
+        for ours, theirs in (
+            ("required", ["any", {"type": "any"}, {"type": "required"}]),
+            ("none", ["none", {"type": "none"}]),
+            (
+                {"type": "function", "function": {"name": "f"}},
+                [{"type": "tool", "name": "f"}, {"type": "function", "name": "f"}],
+            ),
+        ):
+            body = (await app.chat(**plain, tool_choice=ours)).json()
+            for choice in theirs:
+                answer = await app.chat(**{**plain, "tools": [tool]}, tool_choice=choice)
+                assert answer.status_code == 200, answer.text
+                assert answer.json()["prompt_text"] == body["prompt_text"]
+                assert answer.json()["choices"] == body["choices"] or ours != "none"
+
+
+async def test_tools_that_nobody_runs_are_refused() -> None:
+    async with running() as app:
+        for tool in ({"type": "web_search", "name": "f"}, {"type": "custom", "name": "f"}, {}):
+            answer = await app.chat(tools=[tool], tool_choice="any")
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"].startswith("tools[0]")
+
+
+async def test_shorter_forms_of_a_chat() -> None:
+    """One part instead of a list, a format by its type, and names that say nothing."""
+    async with running() as app:
+        part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+        message = {"role": "user", "content": part, "name": "", "tool_call_id": ""}
+        answer = await app.chat(messages=[message], response_format="text", return_prompt_text=True)
+        assert answer.json()["prompt_text"] == "user: a\nassistant:"
+
+
+async def test_a_response_takes_json_as_objects() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": {"a": "é"}}
+    told = {"type": "function_call_output", "call_id": "c", "output": {"b": [1]}}
+    async with running() as app:
+        body = {"model": MODEL, "input": [call, told], "temperature": 0}
+        made = (await app.http.post("/v1/responses", json=body)).json()
+        path = f"/v1/responses/{made['id']}/input_items?order=asc"
+        first, second = (await app.http.get(path)).json()["data"]
+        assert (first["arguments"], second["output"]) == ('{"a": "é"}', '{"b": [1]}')

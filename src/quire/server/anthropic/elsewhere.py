@@ -32,7 +32,10 @@ COUNT: Rules = {
     "cache_salt": refused("This API does not have it; /v1/chat/completions does."),
     "stream_options": ignored("Every stream reports its usage."),
     "parallel_tool_calls": refused("Send tool_choice.disable_parallel_tool_use.", True),
-    "max_tokens": refused("count_tokens counts only the prompt. Leave it out."),
+    **each(
+        "max_tokens stop_sequences stream temperature top_p top_k metadata service_tier",
+        ignored("count_tokens counts only the prompt."),
+    ),
     "thinking_token_budget": refused("Send thinking.budget_tokens instead."),
     "speed": ignored("There is one speed.", strict=("standard",)),
     "inference_geo": ignored("The server computes where it runs."),

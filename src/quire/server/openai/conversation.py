@@ -85,7 +85,7 @@ def _message(message: ChatMessage, index: int) -> dict[str, Any]:
         raise invalid("Only the assistant calls tools.", f"{where}.tool_calls")
     if content is None and role not in _MAY_BE_EMPTY:
         raise invalid(f"{where}.content is missing.", f"{where}.content")
-    if message.tool_call_id is not None and role != "tool" and role in ROLES:
+    if message.tool_call_id and role != "tool" and role in ROLES:
         raise invalid(
             f"A message of the role {role} cannot have a tool_call_id.", f"{where}.tool_call_id"
         )
@@ -96,7 +96,7 @@ def _message(message: ChatMessage, index: int) -> dict[str, Any]:
         text = [to_builtins(part) for part in content if not isinstance(part, RefusalPart)]
     result: dict[str, Any] = {"role": role, "content": text}
     for name in ("name", "tool_call_id"):
-        if (found := getattr(message, name)) is not None:
+        if found := getattr(message, name):
             result[name] = found
     if reasoning := message.reasoning_content or message.reasoning:
         result["reasoning_content"] = reasoning

@@ -25,6 +25,8 @@ FindItem = Callable[[str, str], Item]
 """Returns the stored item of an id that a field of the request names, or raises `ApiError`."""
 _REFERENCE = "item_reference"
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
+_OF_FUNCTIONS = ("function_call", "function_call_output")
+"""Items with JSON, which may be an object instead of its text."""
 _FOREIGN_CALLS = {
     "shell_call": "action",
     "local_shell_call": "action",
@@ -71,6 +73,9 @@ def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> 
         if not found:
             ignore(request, where, f"A {kind} has no text that the model could read.")
         return [completed(convert(one, Item, where)) for one in found]
+    for name in ("arguments", "output") if kind in _OF_FUNCTIONS else ():
+        if isinstance(raw.get(name), dict):
+            raw = {**raw, name: json.dumps(raw[name], ensure_ascii=False)}
     if kind in _OUTPUTS:
         without_media(request, raw.get("output"), "input_text", f"{where}.output")
     if kind == "message":

@@ -174,7 +174,7 @@ WEATHER = {"id": "1", "function": {"name": "weather", "arguments": "{}"}}
         ({"tools": [TOOL, TOOL]}, "tools"),
         ({"tools": [{**TOOL, "function": {"name": "a b"}}]}, "tools[0].function.name"),
         ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+        ({"tools": [TOOL], "tool_choice": "some"}, "tool_choice"),
         (
             {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}},
             "tool_choice",
