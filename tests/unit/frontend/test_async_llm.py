@@ -223,7 +223,7 @@ async def test_the_prompt_s_logprobs_come_though_the_first_sequence_fails(
 
 async def test_bad_requests_are_refused_before_the_core() -> None:
     async with running("slow", process=False) as engine:
-        for prompt, params in (("", {}), ([300], {}), ("a" * 300, {}), ("a", {"max_tokens": 900})):
+        for prompt, params in (("", {}), ([300], {}), ("a" * 300, {}), ("a", {"n": 900})):
             with pytest.raises(InvalidRequestError):
                 await collect(engine, prompt, **params)
         first = engine.generate("a", SamplingParams(max_tokens=None, ignore_eos=True), "twice")
