@@ -79,8 +79,9 @@ def plain_tools(body: dict[str, Any]) -> None:
 
     They may have the form of the Responses API or of Anthropic's.
     """
-    tools = body.get("tools")
-    for index, tool in enumerate(tools if isinstance(tools, list) else ()):
+    given = body.get("tools")
+    tools: list[Any] = given if isinstance(given, list) else []
+    for index, tool in enumerate(tools):
         if (
             not isinstance(tool, dict)
             or "function" in tool
