@@ -21,6 +21,14 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.flag_values import value_error
 from quire.system.records import dataclass
 
+_KERNELS = {
+    "awq_marlin": "awq",
+    "gptq_marlin": "gptq",
+    "inc": "auto-round",
+    "modelopt_fp4": "modelopt",
+}
+"""vLLM's names for a checkpoint's method with one of its kernels → the method."""
+
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
@@ -43,7 +51,7 @@ def resolve_quantization(
     stored = _of_checkpoint(source, model)
     wanted = args.quantization
     if stored is not None:
-        if wanted not in (None, stored.name):
+        if _KERNELS.get(str(wanted), wanted) not in (None, stored.name):
             why = f"the weights are quantized already, by {stored.name}; this would add errors."
             fix = f"Leave --quantization unset, or use the unquantized model with {wanted}."
             raise value_error(args, "quantization", why, fix)
