@@ -15,7 +15,7 @@ from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.engine.core import EngineCore
 from quire.executor.base import Prepare
-from quire.frontend.input.known_adapters import AdapterClient
+from quire.frontend.input.known_adapters import AdapterClient, Call
 from quire.resolve.engine import engine_args, resolve
 from quire.system.hardware import detect
 from tests.unit.engine.echo import EchoExecutor
@@ -97,8 +97,8 @@ async def no_call(*_: Any) -> Any:
     raise AssertionError
 
 
-def known(**changes: Any) -> AdapterClient:
-    return AdapterClient(engine_config(**{"lora": LoRAConfig(), **changes}), no_call)
+def known(call: Call = no_call, **changes: Any) -> AdapterClient:
+    return AdapterClient(engine_config(**{"lora": LoRAConfig(), **changes}), call)
 
 
 @pytest.mark.parametrize(
@@ -116,21 +116,26 @@ def test_requests_that_are_none(request_: LoRARequest, param: str) -> None:
     assert refused.value.param == param
 
 
-def test_an_id_is_one_adapter() -> None:
-    adapters = known()
+async def test_an_id_is_one_adapter() -> None:
+    answers: list[Any] = [{"digest": b"d"}, None, {"error": "why"}]
+
+    async def call(*_: Any) -> Any:
+        return answers.pop(0)
+
+    adapters = known(call)
     wanted = LoRARequest("a", 1, "x")
     assert adapters.find(wanted) is None
-    found = adapters.learn(wanted, {"digest": b"d"})
+    found = await adapters.add(wanted)
     assert found.digest == b"d"
     assert adapters.find(wanted) == adapters.find(found) == found
     with pytest.raises(InvalidRequestError, match="already"):
         adapters.find(LoRARequest("b", 1, "y"))
-    assert adapters.forget(1)
-    assert not adapters.forget(1)
+    assert await adapters.remove(1)
+    assert not await adapters.remove(1)
     with pytest.raises(ModelNotFoundError, match="was unloaded"):
         adapters.find(found)
     with pytest.raises(InvalidRequestError, match="cannot be served: why"):
-        adapters.learn(wanted, {"error": "why"})
+        await adapters.add(wanted)
     with pytest.raises(InvalidRequestError, match="--enable-lora"):
         known(lora=None).find(wanted)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -29,9 +29,6 @@ class AdapterClient:
         self._enabled = config.lora is not None
         self._known: dict[int, LoRARequest] = {}
 
-    def __contains__(self, lora_int_id: int) -> bool:
-        return lora_int_id in self._known
-
     def find(self, wanted: LoRARequest) -> LoRARequest | None:
         """Return the loaded adapter with its digest; None if it is not loaded.
 
@@ -51,29 +48,12 @@ class AdapterClient:
             )
         return known
 
-    def learn(self, wanted: LoRARequest, answer: Mapping[str, Any]) -> LoRARequest:
-        """Store the core's answer to `add_lora`, and return the adapter with its digest.
-
-        Raises:
-            InvalidRequestError: the adapter cannot be served.
-        """
-        if "error" in answer:
-            raise InvalidRequestError(
-                f"The adapter {wanted.lora_name!r} cannot be served: {answer['error']}",
-                param="lora_path",
-            )
-        known = msgspec.structs.replace(wanted, digest=answer["digest"])
-        self._known[wanted.lora_int_id] = known
-        return known
-
-    def forget(self, lora_int_id: int) -> bool:
-        """Remove an adapter from the record; return whether it was there."""
-        return self._known.pop(lora_int_id, None) is not None
-
     def removed(self, message: AddRequest) -> int | None:
         """Return the id of the request's adapter if it was removed since, else None."""
         adapter = message.inputs.options.lora_request
-        return None if adapter is None or adapter.lora_int_id in self else adapter.lora_int_id
+        return (
+            None if adapter is None or adapter.lora_int_id in self._known else adapter.lora_int_id
+        )
 
     async def add(self, wanted: LoRARequest) -> LoRARequest:
         """Load an adapter while steps go on; return at once if it is loaded.
@@ -89,9 +69,16 @@ class AdapterClient:
         while known is None:
             asked = (wanted.lora_name, wanted.lora_int_id, wanted.lora_path)
             answer = await self._call("add_lora", *asked)
-            if answer is not None:
-                return self.learn(wanted, answer)
-            await asyncio.sleep(POLL_SECONDS)
+            if answer is None:
+                await asyncio.sleep(POLL_SECONDS)
+            elif "error" in answer:
+                raise InvalidRequestError(
+                    f"The adapter {wanted.lora_name!r} cannot be served: {answer['error']}",
+                    param="lora_path",
+                )
+            else:
+                known = msgspec.structs.replace(wanted, digest=answer["digest"])
+                self._known[wanted.lora_int_id] = known
         return known
 
     async def remove(self, lora_int_id: int) -> bool:
@@ -99,7 +86,7 @@ class AdapterClient:
 
         Its memory is free once its last request ends.
         """
-        if not self.forget(lora_int_id):
+        if self._known.pop(lora_int_id, None) is None:
             return False
         await self._call("remove_lora", lora_int_id)
         return True
