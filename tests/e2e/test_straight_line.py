@@ -33,7 +33,7 @@ MAX_FILES = 14
 MAX_LINES = 3840
 LANDMARKS = {
     "frontend/client/core_client.py:send",
-    "server/openai/generation.py:put",
+    "frontend/output/stream.py:put",
     "text/detokenizer.py:append",
     "kv/block_pool.py:allocate",
     "ops/plan.py:run",

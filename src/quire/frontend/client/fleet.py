@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
@@ -20,11 +20,10 @@ from quire.frontend.client.supervisor import CoreState, Replica, ReplicaUser
 from quire.parallel.shared_memory import SharedFile
 from quire.routing.halves import Ended, most_alone
 from quire.routing.ledger import Ledger
+from quire.system.tasks import all_of
 
 if TYPE_CHECKING:
     from quire.frontend.output.request_state import RequestState
-
-T = TypeVar("T")
 
 
 class FleetUser(ReplicaUser, Protocol):
@@ -110,7 +109,7 @@ class Fleet:
 
     async def start(self) -> list[Ready]:
         """Start all cores and wait until their models are loaded."""
-        return await _all(replica.start() for replica in self.replicas)
+        return await all_of(replica.start() for replica in self.replicas)
 
     def watch(self, seconds: float) -> None:
         """Replace cores that are silent for `seconds` while they have work."""
@@ -254,7 +253,7 @@ class Fleet:
         for replica in self.replicas:
             if replica.error is not None:
                 raise replica.error
-        await _all(replica.sleep() for replica in self.replicas)
+        await all_of(replica.sleep() for replica in self.replicas)
         self._forget_all()
 
     async def wake_up(self) -> list[Ready]:
@@ -263,7 +262,7 @@ class Fleet:
         results = await asyncio.gather(*waking, return_exceptions=True)
         failed = [result for result in results if isinstance(result, BaseException)]
         if failed:
-            await _all(replica.sleep() for replica in self.replicas if replica.is_ready)
+            await all_of(replica.sleep() for replica in self.replicas if replica.is_ready)
             raise failed[0]
         return [result for result in results if isinstance(result, Ready)]
 
@@ -331,15 +330,3 @@ class Fleet:
     def has_work(self, replica: int) -> bool:
         """See `ReplicaUser`."""
         return self._user.has_work(replica)
-
-
-async def _all(work: Iterable[Awaitable[T]]) -> list[T]:
-    """Return all results. If one fails, cancel the others, wait for their end, and raise."""
-    tasks = [asyncio.ensure_future(each) for each in work]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        raise

@@ -17,6 +17,7 @@ from quire.frontend.images.prepare import Prepared, timed
 from quire.frontend.workers.threads import DaemonThreads
 from quire.metrics.times import FrontTimes
 from quire.resolve.arguments import EngineArgs
+from quire.system.tasks import all_of
 
 _THREADS = 2
 
@@ -68,14 +69,7 @@ class ImageReader:
                 raise ContextLengthError(rows, limit, counted=False)
             return found
 
-        tasks = [asyncio.create_task(one(source)) for source in sources]
-        try:
-            found = await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+        found = await all_of(map(one, sources))
         self._front.images += sum(image.seconds for image in found)
         return found, (begun, time.monotonic())
 

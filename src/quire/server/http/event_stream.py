@@ -35,22 +35,12 @@ silent for a minute, and a long prompt may take longer."""
 DONE = b"data: [DONE]\n\n"
 
 
-class Outputs(Protocol):
-    """Receives the outputs of the prompts of one HTTP request."""
-
-    def put(self, prompt: int, output: RequestOutput) -> None: ...
-
-    def fail(self, error: Exception) -> None: ...
-
-
 class PromptSink:
-    """Passes one prompt's outputs to `Outputs`."""
+    """Passes one prompt's outputs to a stream."""
 
-    __slots__ = ("fail", "put")
-
-    def __init__(self, outputs: Outputs, prompt: int) -> None:
-        self.put = partial(outputs.put, prompt)
-        self.fail = outputs.fail
+    def __init__(self, stream: EventStream, prompt: int) -> None:
+        self.put = partial(stream.put, prompt)
+        self.fail = stream.fail
 
 
 class StreamedAnswer(Protocol):

@@ -17,9 +17,10 @@ from quire.frontend.beam_search import BeamSearch, advance_all, one_token
 from quire.frontend.images.expand import ImagePrompt
 from quire.frontend.input.served_model import eos_token_ids
 from quire.frontend.output.sequence import SequenceState
+from quire.frontend.output.stream import OutputStream
 from quire.server.errors import invalid, not_supported
 from quire.server.notices import ignore
-from quire.server.openai.generation import FinalOutputs, Generation
+from quire.server.openai.generation import Generation, final_outputs
 from quire.server.openai.protocol import CommonRequest, CompletionRequest
 
 _OF_BEAMS = ("use_beam_search", "length_penalty", "early_stopping")
@@ -119,11 +120,11 @@ async def search(call: Generation, params: BeamSearchParams, count: int) -> list
 async def _step(
     call: Generation, prompts: Sequence[Any], params: SamplingParams
 ) -> list[RequestOutput]:
-    final = FinalOutputs(len(prompts))
+    streams = [OutputStream(params.output_kind) for _ in prompts]
     try:
-        for number, prompt in enumerate(prompts):
-            await call.submit_one(prompt, params, final.sink(number))
-        return await final.all()
+        for prompt, stream in zip(prompts, streams, strict=True):
+            await call.submit_one(prompt, params, stream)
+        return await final_outputs(streams)
     finally:
         call.close()
 

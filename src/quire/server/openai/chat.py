@@ -13,7 +13,7 @@ from starlette.responses import Response
 from quire.core.beam_search import BeamSearchParams
 from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from quire.frontend.output.stream import OutputSink
+from quire.frontend.output.stream import OutputSink, OutputStream
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.http.body import read_request
 from quire.server.message_parts import mend_chat
@@ -32,12 +32,12 @@ from quire.server.openai.beams import search, search_params
 from quire.server.openai.calls import at_fault
 from quire.server.openai.conversation import chat_prompt, echoed, plain_form, template_of
 from quire.server.openai.generation import (
-    FinalOutputs,
     Generation,
     TextEvent,
     UsageCounter,
     completions,
     event,
+    final_outputs,
     prompt_ids,
     respond,
 )
@@ -112,16 +112,16 @@ class PromptsAnswer:
         return self.call.params.n
 
     async def outputs(self) -> list[RequestOutput]:
-        """Return the final output of each prompt; see `FinalOutputs.all`."""
+        """Return the final output of each prompt; see `final_outputs`."""
         if self.beams is not None:
             try:
                 return await search(self.call, self.beams, self.n)
             except InvalidRequestError as error:
                 raise await self.call.explained(error) from None
-        final = FinalOutputs(len(self.call.prompts))
+        streams = [OutputStream(self.call.params.output_kind) for _ in self.call.prompts]
         try:
-            await self.submit(final.sink)
-            return await final.all()
+            await self.submit(streams.__getitem__)
+            return await final_outputs(streams)
         finally:
             self.close()
 

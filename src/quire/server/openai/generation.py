@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,10 +18,10 @@ from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.request import EMBEDDED
 from quire.core.sampling_params import SamplingParams
-from quire.frontend.output.stream import OutputSink
+from quire.frontend.output.stream import OutputSink, OutputStream
 from quire.server.errors import RequestFailedError
 from quire.server.http.connection import while_connected
-from quire.server.http.event_stream import OPENAI, Framing, PromptSink, StreamedAnswer, open_stream
+from quire.server.http.event_stream import OPENAI, Framing, StreamedAnswer, open_stream
 from quire.server.http.json_text import encode, json_response
 from quire.server.http.request_ids import engine_request_id
 from quire.server.notices import Notice, Notices, Warnings
@@ -36,6 +35,7 @@ from quire.server.openai.answers import (
 from quire.server.openai.protocol import StreamOptions
 from quire.server.state import ServerState
 from quire.system.records import dataclass
+from quire.system.tasks import all_of
 
 if TYPE_CHECKING:
     from quire.frontend.input.input_processor import Prompt
@@ -143,39 +143,19 @@ async def respond(
     return json_response(whole)
 
 
-class FinalOutputs:
-    """Waits for the final outputs of all prompts, or for the first failure."""
+async def final_outputs(streams: Iterable[OutputStream]) -> list[RequestOutput]:
+    """Return the one output of each stream, or raise the first failure.
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._outputs: dict[int, RequestOutput] = {}
-        self._error: Exception | None = None
-        self._done = asyncio.Event()
+    Raises:
+        RequestFailedError: the engine failed a prompt.
+    """
 
-    def sink(self, prompt: int) -> PromptSink:
-        return PromptSink(self, prompt)
+    async def final(stream: OutputStream) -> RequestOutput:
+        output = await stream.get()
+        completions(output)
+        return output
 
-    def put(self, prompt: int, output: RequestOutput) -> None:
-        self._outputs[prompt] = output
-        if len(self._outputs) == self._count or _failed(output):
-            self._done.set()
-
-    def fail(self, error: Exception) -> None:
-        self._error = self._error or error
-        self._done.set()
-
-    async def all(self) -> list[RequestOutput]:
-        """Return the outputs in the order of the prompts.
-
-        Raises:
-            RequestFailedError: the engine failed one of them.
-        """
-        await self._done.wait()
-        for output in self._outputs.values():
-            completions(output)
-        if self._error is not None:
-            raise self._error
-        return [self._outputs[prompt] for prompt in range(self._count)]
+    return await all_of(map(final, streams))
 
 
 @dataclass(slots=True)

@@ -14,9 +14,11 @@ from quire.core.errors import InvalidRequestError
 from quire.core.model_config import PoolingConfig
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
+from quire.core.sampling_params import RequestOutputKind
 from quire.frontend.images.pooled import plain_prompt
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task, instructed
+from quire.frontend.output.stream import OutputStream
 from quire.frontend.scoring import Scoring, paired
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import ApiError, invalid, renamed
@@ -28,7 +30,7 @@ from quire.server.message_parts import mend_chat
 from quire.server.notices import notices_of
 from quire.server.openai.completions import split_prompts, without_specials
 from quire.server.openai.conversation import chat_prompt, plain_form
-from quire.server.openai.generation import FinalOutputs
+from quire.server.openai.generation import final_outputs
 from quire.server.openai.pooling_protocol import (
     ClassificationData,
     ClassificationRequest,
@@ -236,16 +238,17 @@ class _Call(Generic[B]):
     async def _run(
         self, prompts: Sequence[PoolingPrompt], params: PoolingParams
     ) -> list[RequestOutput]:
-        engine, final = self.server.engine, FinalOutputs(len(prompts))
+        engine = self.server.engine
         if getattr(self.body, "add_special_tokens", None) is False:
             prompts = await without_specials(prompts, engine)
-        ids = [engine_request_id(self.id) for _ in prompts]
         self.server.check_queue()
         options = request_options(self.request, self.body)
+        ids = [engine_request_id(self.id) for _ in prompts]
+        streams = [OutputStream(RequestOutputKind.FINAL_ONLY) for _ in prompts]
         try:
-            for i, (name, prompt) in enumerate(zip(ids, prompts, strict=True)):
-                await engine.submit(prompt, params, name, final.sink(i), options)
-            return await final.all()
+            for prompt, name, stream in zip(prompts, ids, streams, strict=True):
+                await engine.submit(prompt, params, name, stream, options)
+            return await final_outputs(streams)
         finally:
             for name in ids:
                 engine.close(name)

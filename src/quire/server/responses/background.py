@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from starlette.requests import Request
 
-from quire.core.outputs import RequestOutput
+from quire.frontend.output.stream import OutputStream
 from quire.server.errors import log_unexpected
 from quire.server.http.connection import while_connected
-from quire.server.http.event_stream import PromptSink
 from quire.server.responses.answer import ResponseAnswer
 from quire.server.responses.events import EventLog
 from quire.server.responses.item_types import Item
@@ -31,65 +30,42 @@ async def start(
     Returns:
         The log of its events if `stream`, else None.
     """
-    work = _Work(answer, EventLog() if stream else None)
-    if work.log is not None:
-        work.log.add(answer.queued())
-    await while_connected(answer.submit(work.sink), request.receive)
+    log = EventLog() if stream else None
+    if log is not None:
+        log.add(answer.queued())
+    outputs = OutputStream(answer.call.params.output_kind)
+    await while_connected(answer.submit(lambda _: outputs), request.receive)
 
     def ended(task: asyncio.Task[None]) -> None:
         answer.close()
         if task.cancelled():  # perhaps before its first step, so it could not do this itself
             answer.writer.flush()
             answer.response.status = "cancelled"
-        if work.log is not None:
-            work.log.add([], last=True)
+        if log is not None:
+            log.add([], last=True)
 
-    task = asyncio.create_task(work.finish())
+    task = asyncio.create_task(_make(answer, outputs, log))
     task.add_done_callback(ended)
-    making = Making(task, answer.writer.flush, work.log)
+    making = Making(task, answer.writer.flush, log)
     store.put(answer.response, earlier, items, making)
-    return work.log
+    return log
 
 
-class _Work:
-    """A response in the making, which receives the outputs of its prompt.
-
-    Attributes:
-        log: its events, if it is streamed.
-    """
-
-    def __init__(self, answer: ResponseAnswer, log: EventLog | None) -> None:
-        self.log = log
-        self._answer = answer
-        self._error: Exception | None = None
-        self._done = asyncio.Event()
-
-    def sink(self, prompt: int) -> PromptSink:
-        return PromptSink(self, prompt)
-
-    def put(self, prompt: int, output: RequestOutput) -> None:
-        try:
-            self._note(self._answer.new_events(prompt, output))
-        except Exception as error:
-            self.fail(error)
-        if output.finished:
-            self._done.set()
-
-    def fail(self, error: Exception) -> None:
-        self._error = self._error or error
-        self._done.set()
-
-    async def finish(self) -> None:
-        response = self._answer.response
-        if self.log is None and response.status == "queued":  # a stream waits for its first event
-            response.status = "in_progress"
-        await self._done.wait()
-        if self._error is None:
-            self._note([self._answer.last_events()])
-        else:
-            log_unexpected(self._error)
-            self._note(self._answer.fail(self._error))
-
-    def _note(self, events: list[bytes]) -> None:
-        if self.log is not None:
-            self.log.add(events)
+async def _make(answer: ResponseAnswer, outputs: OutputStream, log: EventLog | None) -> None:
+    """Make a response of the outputs of its prompt, and add its events to the log."""
+    response, finished = answer.response, False
+    if log is None and response.status == "queued":  # a stream waits for its first event
+        response.status = "in_progress"
+    try:
+        while not finished:
+            output = await outputs.get()
+            finished = output.finished
+            events = answer.new_events(0, output)
+            if log is not None:
+                log.add(events)
+        events = [answer.last_events()]
+    except Exception as error:
+        log_unexpected(error)
+        events = answer.fail(error)
+    if log is not None:
+        log.add(events)
