@@ -68,7 +68,7 @@ def alone() -> list[tuple[list[list[int]], str]]:
 
 
 @pytest.mark.parametrize(
-    ("nnodes", "swaps"), [(2, True), (3, False)], ids=["two-with-swaps", "three"]
+    ("nnodes", "swaps"), [(2, True), (4, False)], ids=["two-with-swaps", "four"]
 )
 def test_machines_give_one_process_bits(
     alone: list[tuple[list[list[int]], str]], nnodes: int, tmp_path: Path, *, swaps: bool
