@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, Pipe
@@ -36,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 END_SECONDS = 5.0
 """Maximum time between the end of a connection and the end of its process."""
+LEAST_LOAD_SECONDS, LOAD_TIMES = 600.0, 10.0
+"""How long workers may load after worker 0 has: at least so many seconds, or so many times as long
+as it took."""
 
 Kind = TypeVar("Kind", bound=Fit | Loaded | Outcome | Answer)
 
@@ -80,6 +84,7 @@ class Team:
         self._lock = threading.Lock()  # steps and grammars may come from two threads
         self._ended = threading.Event()  # a process has ended, and `on_lost` was called
         self._closing = False
+        self._began = 0.0
 
     def start(self) -> None:
         """Make every process load its share, and pin this thread, worker 0, to its CPUs."""
@@ -102,6 +107,7 @@ class Team:
         self._early = [deque() for _ in self._lines]
         for line, config in zip(self._lines, shares[1:], strict=True):
             self._send(line, Start(config))
+        self._began = time.monotonic()
         if self._cpus[0]:
             self._own_cpus = os.sched_getaffinity(0)
             os.sched_setaffinity(0, self._cpus[0])
@@ -117,7 +123,7 @@ class Team:
         Raises:
             QuireError: another worker cannot start.
         """
-        fits = [Fit(num_blocks, num_states), *self._from_all(Fit)]
+        fits = [Fit(num_blocks, num_states), *self._from_all(Fit, self._load_seconds())]
         blocks = min(fit.num_blocks for fit in fits)
         states = min(fit.num_states for fit in fits)
         self.send(Fit(blocks, states))
@@ -125,7 +131,10 @@ class Team:
 
     def wait_until_loaded(self) -> list[dict[str, int]]:
         """Return the other workers' facts that add up, once they have loaded."""
-        return [loaded.sizes for loaded in self._from_all(Loaded)]
+        return [loaded.sizes for loaded in self._from_all(Loaded, self._load_seconds())]
+
+    def _load_seconds(self) -> float:
+        return max(LEAST_LOAD_SECONDS, LOAD_TIMES * (time.monotonic() - self._began))
 
     def failure(self) -> QuireError | None:
         """Return why another worker could not start, if it has reported it."""
@@ -152,8 +161,8 @@ class Team:
         """Return the results of the last call on the other workers."""
         return [answer.value for answer in self._from_all(Answer)]
 
-    def _from_all(self, kind: type[Kind]) -> list[Kind]:
-        return [self._receive(worker, kind) for worker in range(1, len(self._shares))]
+    def _from_all(self, kind: type[Kind], seconds: float | None = None) -> list[Kind]:
+        return [self._receive(worker, kind, seconds) for worker in range(1, len(self._shares))]
 
     def close(self) -> None:
         """End the processes, by force after `SHUTDOWN_SECONDS`."""
@@ -184,19 +193,19 @@ class Team:
         except OSError as error:
             raise self._lost() from error
 
-    def _receive(self, worker: int, kind: type[Kind]) -> Kind:
+    def _receive(self, worker: int, kind: type[Kind], seconds: float | None = None) -> Kind:
         """Return the worker's next message of `kind`.
 
         An answer may come behind the outcomes of steps in flight, which wait for their turn.
 
         Raises:
-            EngineDeadError: the process ended.
+            EngineDeadError: the process ended, or sent nothing for `seconds`.
             QuireError: it cannot start.
         """
         early = self._early[worker - 1]
         if early and kind is Outcome:
             return cast("Kind", early.popleft())
-        while isinstance(message := self._next(worker), Outcome) and kind is not Outcome:
+        while isinstance(message := self._next(worker, seconds), Outcome) and kind is not Outcome:
             early.append(message)
         if isinstance(message, Failed):
             known = class_of_code(message.code)
@@ -206,19 +215,23 @@ class Team:
         assert isinstance(message, kind), f"{message} instead of {kind}"
         return message
 
-    def _next(self, worker: int) -> FromWorker:
+    def _next(self, worker: int, seconds: float | None) -> FromWorker:
         """Return the worker's next message; log its name if it takes very long."""
-        line = self._lines[worker - 1]
+        line, name = self._lines[worker - 1], self._grid.name(worker)
         try:
             if self._patience and not line.poll(self._patience):
-                name = self._grid.name(worker)
                 logger.warning("%s has not answered for %.1f s.", name, self._patience)
+            if seconds is not None and not line.poll(seconds):
+                raise EngineDeadError(
+                    f"{name} has not loaded its weights within {seconds:.0f} s of worker 0.",
+                    fix="See its log, and whether its disk is slow or its process is stopped.",
+                )
             message: FromWorker = self._decoder.decode(line.recv_bytes(MOST_BYTES))
         except (EOFError, OSError) as error:
             raise self._lost() from error
         except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
             raise EngineDeadError(
-                f"{self._grid.name(worker)} sent an invalid message: {error}.", fix=lost().fix
+                f"{name} sent an invalid message: {error}.", fix=lost().fix
             ) from None
         return message
 

@@ -30,6 +30,7 @@ from quire.core.config import ProfilerConfig
 from quire.core.errors import EngineDeadError, OutOfMemoryError
 from quire.core.lora import LoRAConfig
 from quire.core.sampling_params import SamplingParams
+from quire.executor import team
 from quire.executor.base import Executor, ForwardError, StepSkippedError, error_text
 from quire.executor.choice import make_executor
 from quire.executor.crew import rank_cpus
@@ -262,6 +263,15 @@ def test_a_stage_that_stops_is_named_and_one_that_is_killed_is_noticed(
         executor.execute(next_step(["a"], 3))
     assert lost == [-signal.SIGKILL]
     executor.shutdown()
+
+
+@two_cores
+def test_a_worker_that_does_not_load_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "LEAST_LOAD_SECONDS", 0.0)
+    monkeypatch.setattr(team, "LOAD_TIMES", 0.0)
+    executor = MultiprocExecutor(config(stage_layers=(1, 1), ops="cpu", num_threads=2))
+    with pytest.raises(EngineDeadError, match="stage 1 has not loaded its weights within 0 s"):
+        executor.start()
 
 
 @two_cores
