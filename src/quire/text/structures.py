@@ -33,6 +33,8 @@ def refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError
     what = params.field or f"structured_outputs.{params.kind}"
     if reason.startswith("panic: assertion failed: grammar.symbols.len()"):
         reason = "the grammar is too large"
+    if "NoExtensionBias" in reason:
+        reason = "no token of the model's vocabulary can go on with the text"
     if "coerce_one_of" in reason:
         reason = "oneOf: its branches overlap, and no value is known to be in one alone"
     if REFUSED in reason:

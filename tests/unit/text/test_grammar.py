@@ -15,6 +15,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
 from quire.text.grammar_writer import MAX_DEPTH, MAX_GRAMMAR_BYTES
+from quire.text.structures import refused
 from quire.text.tokenizers.vocabulary import byte_tokenizer
 from tests.examples import examples
 
@@ -254,3 +255,9 @@ def test_unevaluated_properties_of_several_schemas_are_refused() -> None:
     schema = {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False}
     with pytest.raises(InvalidRequestError, match="unevaluatedProperties"):
         new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
+
+
+def test_a_text_that_the_vocabulary_cannot_spell() -> None:
+    params = StructuredOutputsParams(choice=["yes"])
+    error = refused("NoExtensionBias", params)  # llguidance's word, at the first mask
+    assert "no token of the model's vocabulary" in str(error)
