@@ -30,7 +30,7 @@ from quire.server.openai.answers import (
 )
 from quire.server.openai.beams import search, search_params
 from quire.server.openai.calls import at_fault
-from quire.server.openai.conversation import chat_prompt, echoed, plain_form, template_of
+from quire.server.openai.conversation import chat_prompt, echoed, plain_form, rendered, template_of
 from quire.server.openai.generation import (
     Generation,
     TextEvent,
@@ -182,29 +182,21 @@ class _Answer(ChatAnswer):
         """Return whether events differ in more than their text."""
         return bool(self.body.return_token_ids) or self.used.continuous
 
-    @property
-    def sure_of_text(self) -> bool:
-        """Return whether the answer has content, and no calls."""
-        reading = self.reading
-        return not (reading.calls or reading.required or reading.named)
-
     async def complete(self) -> ChatResponse:
         """Return the whole answer."""
         output = await self.final()
         await in_turns(self.prepare(0, output))
-        answer = ChatResponse(
+        body = self.body
+        return ChatResponse(
             **self.call.head,
             choices=[await in_turns(self.choice(each, output)) for each in completions(output)],
             usage=self.used.usage(),
             warnings=self.call.warnings(output),
             prompt_logprobs=self.prompt_logprobs,
+            prompt_token_ids=prompt_ids(output) if body.return_token_ids else None,
+            prompt_text=rendered(output, self.call.server) if body.return_prompt_text else None,
+            kv_transfer_params=self.used.kv_transfer_params or UNSET,
         )
-        answer.kv_transfer_params = self.used.kv_transfer_params or UNSET
-        if self.body.return_token_ids:
-            answer.prompt_token_ids = prompt_ids(output)
-        if self.body.return_prompt_text:
-            answer.prompt_text = self.prompt_text(output)
-        return answer
 
     def prepare(self, prompt: int, output: RequestOutput) -> Turns[None]:
         if output.prompt_logprobs is not None:
@@ -254,13 +246,15 @@ class _Answer(ChatAnswer):
 
         choices = range(self.n)
         self.texts = [text_event(index) for index in choices]
-        role = Delta(role="assistant", content=self.echoed or ("" if self.sure_of_text else None))
+        role = Delta(
+            role="assistant", content=self.echoed or (None if self.reading.may_call else "")
+        )
         chunks = [self.chunk([ChunkChoice(index, role)]) for index in choices]
         chunks[0].warnings = self.call.warnings(output)
         if self.body.return_token_ids:
             chunks[0].prompt_token_ids = prompt_ids(output) or UNSET
         if self.body.return_prompt_text:
-            chunks[0].prompt_text = self.prompt_text(output)
+            chunks[0].prompt_text = rendered(output, self.call.server)
         return [event(chunk) for chunk in chunks]
 
     def last_events(self) -> bytes:
@@ -300,11 +294,6 @@ class _Answer(ChatAnswer):
         if completion.finish_reason is not None:
             choice.stop_reason = completion.stop_reason
         return choice
-
-    def prompt_text(self, output: RequestOutput) -> str:
-        """Return what the template made of the messages, as the model reads it."""
-        tokenizer = self.call.server.engine.tokenizer
-        return tokenizer.decode(output.prompt_token_ids, skip_special_tokens=False)
 
     def token_ids(self, completion: CompletionOutput) -> list[int] | None:
         return completion.token_ids if self.body.return_token_ids else None

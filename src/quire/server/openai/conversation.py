@@ -15,6 +15,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 from starlette.requests import Request
 
+from quire.core.outputs import RequestOutput
 from quire.frontend.images.expand import ImagePrompt, pictured
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.errors import invalid
@@ -147,6 +148,11 @@ def _names(template: str, role: str) -> bool:
     """Return whether a template has `role` as a quoted text."""
     quoted = (f"'{role}'", f'"{role}"')
     return bool(_ROLE.fullmatch(role)) and any(each in template for each in quoted)
+
+
+def rendered(output: RequestOutput, server: ServerState) -> str:
+    """Return what the template made of the messages, as the model reads it."""
+    return server.engine.tokenizer.decode(output.prompt_token_ids, skip_special_tokens=False)
 
 
 def echoed(body: ChatRequest) -> str:

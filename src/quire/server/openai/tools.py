@@ -72,6 +72,11 @@ class Reading:
         return self.calls or self.parsers.reads_all
 
     @property
+    def may_call(self) -> bool:
+        """Return whether the answer may have calls."""
+        return self.calls or self.required or self.named is not None
+
+    @property
     def reasoning_marks(self) -> ReasoningMarks | None:
         """Return the texts around the reasoning, if the format has such texts."""
         known = self.parsers.reasoning
