@@ -130,12 +130,8 @@ def test_max_tokens_are_held_to_the_context(client: openai.OpenAI, context: int)
     stream.close()
     assert warned(first)["max_tokens"].startswith(f"It is {context - 4} instead")
 
-    made = client.responses.create(model="tiny", input="Hi", max_output_tokens=context)
+    made = client.responses.create(model="tiny", input="Hi", max_output_tokens=100 * context)
     assert set(warned(made)) == {"max_output_tokens"}
-
-    with pytest.raises(openai.BadRequestError, match=f"length is {context} tokens") as caught:
-        client.chat.completions.create(**{**CHAT, "max_tokens": context + 1})
-    assert caught.value.param == "max_tokens"
 
 
 def test_a_context_that_is_too_short(client: openai.OpenAI, context: int) -> None:
