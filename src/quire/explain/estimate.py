@@ -74,7 +74,8 @@ class Estimator:
     """Predicts other configurations of the observed engine.
 
     A window whose steps have few sizes cannot tell what made them slow. So there are two fits: all
-    was slow alike, or each step had an overhead (`step_mix.reached`). Ratios are means of both.
+    was slow alike, or waiting for cores slowed all, and each step had an overhead
+    (`step_mix.reached`). Ratios are means of both.
     """
 
     def __init__(self, evidence: Evidence) -> None:
@@ -248,7 +249,11 @@ class Estimator:
             for s, p, t in zip(steps, parts, seconds, strict=True)
             if t > 0.0
         ]
-        return [reached(buckets, step, row, alike=alike) for alike in (True, False)]
+        host = self._e.host
+        waited = (
+            0.0 if host is None else host.waited_share(self._config.num_threads, w.share("model"))
+        )
+        return [reached(buckets, step, row, only) for only in (None, waited)]
 
     def batch_gain(self, seqs: float, recomputed: float = 0.0) -> float:
         """Return the gain in tokens/s if `seqs` sequences ran at once.

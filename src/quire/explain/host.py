@@ -102,6 +102,20 @@ class HostUse(msgspec.Struct, frozen=True):
         """Return the mean number of CPUs that clients on this machine used."""
         return min(self.others, sum(n.cpus for n in self.neighbours if n.client))
 
+    def waited_share(self, threads: int, model: float) -> float:
+        """Return the share of the time that each of so many computing threads waited for a core.
+
+        Args:
+            model: share of the time in which they compute.
+        """
+        if any(self.waits):  # the threads that ran the longest compute the model
+            kernels = self.waits[:threads]
+            return min(0.95, sum(kernels) / (len(kernels) * self.seconds))
+        if self.waited:
+            return min(0.95, self.waited / (threads * self.seconds))
+        wanted = self.others + threads * model  # the kernel does not count it
+        return model * max(0.0, 1.0 - self.cpus / max(wanted, 1e-9))
+
     @property
     def others(self) -> float:
         """Return the mean number of CPUs that other processes used."""

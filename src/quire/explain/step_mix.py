@@ -13,6 +13,8 @@ MIXED = 1.5
 """Tokens of a step, relative to its rows without prompts, from which it contains prompts."""
 RATIOS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)
 """Times of products relative to those of reading that are tried, both relative to predictions."""
+STEP = 2
+"""Column of a step's overhead."""
 TRUST, VAGUE = 0.03, 0.001
 """Weights of the measured limits and of usual overheads, relative to the window's steps."""
 
@@ -128,7 +130,9 @@ class Bucket:
     seconds: float
 
 
-def reached(buckets: Sequence[Bucket], step: float, row: float, *, alike: bool = True) -> Reached:
+def reached(
+    buckets: Sequence[Bucket], step: float, row: float, waited: float | None = None
+) -> Reached:
     """Return the rates and overheads that predict the measured times best.
 
     Few sizes cannot tell five unknowns apart. So the fit prefers the measured limits and the given
@@ -136,7 +140,8 @@ def reached(buckets: Sequence[Bucket], step: float, row: float, *, alike: bool =
 
     Args:
         step, row: usual overhead of a step and of a sequence, in seconds.
-        alike: slow steps prefer to have all of these slowed alike, else the step's overhead alone.
+        waited: share of the time without a core. Slow steps then prefer to have all of these slowed
+            by that, and a longer overhead of the step; if None, all slowed alike.
     """
     seen, counts = ([getattr(b, name) for b in buckets] for name in ("seconds", "count"))
     others = [b.parts.states + b.parts.pairs + b.parts.others for b in buckets]
@@ -148,7 +153,7 @@ def reached(buckets: Sequence[Bucket], step: float, row: float, *, alike: bool =
             for b in buckets
         ]
         columns = list(zip(linear, *fixed, strict=True))
-        usual = _slowed(columns, seen, counts, None if alike else 2)
+        usual = _slowed(columns, seen, counts, waited)
         times, error = _solve(columns, seen, counts, (TRUST, TRUST, VAGUE, VAGUE), usual)
         error += TRUST * math.log(ratio) ** 2
         if error < least:
@@ -178,22 +183,19 @@ def _slowed(
     columns: Sequence[Sequence[float]],
     seen: Sequence[float],
     counts: Sequence[int],
-    alone: int | None = None,
+    waited: float | None = None,
 ) -> list[float]:
-    """Return factors of the columns with which they add up to what was seen, all alike.
-
-    Args:
-        alone: of this column alone, if the times are longer than predicted.
-    """
+    """Return factors of the columns with which they add up to what was seen; see `reached`."""
     total, *parts = (
         sum(n * one for n, one in zip(counts, times, strict=True))
         for times in (seen, *zip(*columns, strict=True))
     )
     alike = max(total, 1e-9) / max(1e-9, sum(parts))
-    if alone is None or alike <= 1.0 or not parts[alone] > 0.0:
+    least = alike if waited is None else 1.0 / (1.0 - waited)
+    if alike <= least or not parts[STEP] > 0.0:
         return [alike] * len(parts)
-    factors = [1.0] * len(parts)
-    factors[alone] += (total - sum(parts)) / parts[alone]
+    factors = [least] * len(parts)
+    factors[STEP] += (total - least * sum(parts)) / parts[STEP]
     return factors
 
 

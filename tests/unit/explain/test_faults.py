@@ -51,7 +51,7 @@ SERVED = {
     "grammar": ("structures",),
     "http": ("http_overload",),
     "http_starved": ("http_overload",),
-    "kv_float": ("kv_cache_too_small", "wide_weights"),
+    "kv_float": ("wide_weights", "kv_cache_too_small"),
     "leaving": ("aborted_requests",),
     "limit": ("compute",),
     "logprobs": ("logprobs",),

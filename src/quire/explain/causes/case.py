@@ -129,16 +129,9 @@ class Case:
     def waited(self) -> float:
         """Return the share of the time that a thread of the engine waited for a core."""
         host, threads = self.evidence.host, self.evidence.config.num_threads
-        threads = 1 if self.on_device else threads
         if host is None:
             return 0.0
-        if any(host.waits):  # the threads that ran the longest compute the model
-            kernels = host.waits[:threads]
-            return min(0.95, sum(kernels) / (len(kernels) * host.seconds))
-        if host.waited:
-            return min(0.95, host.waited / (threads * host.seconds))
-        wanted = host.others + threads * self.model  # the kernel does not count it
-        return self.model * max(0.0, 1.0 - host.cpus / max(wanted, 1e-9))
+        return host.waited_share(1 if self.on_device else threads, self.model)
 
     @property
     def others(self) -> float:
