@@ -17,14 +17,13 @@ from quire.core.options import NO_OPTIONS, RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.client.asleep import Asleep
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.fleet import Fleet
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.images.reader import ImageReader
-from quire.frontend.input.input_processor import Countable, InputProcessor, Prompt
+from quire.frontend.input.input_processor import InputProcessor, Prompt
 from quire.frontend.input.intake import Intake
 from quire.frontend.input.known_adapters import AdapterClient
 from quire.frontend.input.pooling_input import PoolingPrompt
@@ -228,18 +227,6 @@ class AsyncEngine:
                 self._fleet.hurry()
                 break
             await asyncio.sleep(DRAIN_POLL_SECONDS)
-
-    async def tokenize(self, prompt: Countable, add_special_tokens: bool) -> list[int]:
-        """Return a prompt's token ids, computed off the event loop."""
-        return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
-
-    async def detokenize(self, token_ids: list[int]) -> str:
-        """Return the text of tokens, control tokens included, computed off the event loop."""
-        return await self._intake.detokenize(self.tokenizer, token_ids)
-
-    async def check_structure(self, wanted: StructuredOutputsParams) -> None:
-        """Raise the error that `submit` would raise for this structure."""
-        await self._intake.structures.check(wanted)
 
     def shutdown(self) -> None:
         """Stop the core and fail all running requests. Harmless when repeated."""

@@ -1,4 +1,4 @@
-"""`AsyncLLM`: the asyncio engine with methods under vLLM's names. No torch."""
+"""`AsyncLLM`: the asyncio engine with more methods, most under vLLM's names. No torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from quire.core.options import RequestOptions
 from quire.core.outputs import PoolingOutput, PoolingRequestOutput, RequestOutput
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.async_engine import AsyncEngine
 from quire.frontend.client.configure import Configured, configure
 from quire.frontend.client.start import begin, start
-from quire.frontend.input.input_processor import Prompt
+from quire.frontend.input.input_processor import Countable, Prompt
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task
 from quire.frontend.not_there import NotThere
@@ -159,6 +160,18 @@ class AsyncLLM(NotThere, AsyncEngine):
         """Raise the engine's error, if it has one. A sleeping engine has none."""
         if self.errored:
             raise self.dead_error
+
+    async def tokenize(self, prompt: Countable, add_special_tokens: bool) -> list[int]:
+        """Return a prompt's token ids, computed off the event loop."""
+        return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
+
+    async def detokenize(self, token_ids: list[int]) -> str:
+        """Return the text of tokens, control tokens included, computed off the event loop."""
+        return await self._intake.detokenize(self.tokenizer, token_ids)
+
+    async def check_structure(self, wanted: StructuredOutputsParams) -> None:
+        """Raise the error that `submit` would raise for this structure."""
+        await self._intake.structures.check(wanted)
 
     async def get_tokenizer(self) -> UserTokenizer:
         return UserTokenizer(self.tokenizer)
