@@ -164,11 +164,11 @@ class Fleet:
         assert self._routes is not None
         if not ready & self._halves.prompts or not self._halves.divides(first):
             return False
-        answers = ready & self._halves.answers
-        return answers > 0 and self._routes.num_uncached(first, answers) > self._halves.alone
+        answers, prompt = ready & self._halves.answers, self._routes.prompt_of(first)
+        return answers > 0 and self._routes.num_uncached(prompt, answers) > self._halves.alone
 
     def _choose(self, first: AddRequest, among: int) -> int:
-        return 0 if self._routes is None else self._routes.choose(first, among)
+        return 0 if not (known := self._routes) else known.choose(known.prompt_of(first), among)
 
     def _place(
         self, state: RequestState, chosen: int, messages: Sequence[AddRequest]
@@ -179,7 +179,9 @@ class Fleet:
             raise replica.error
         state.replica = chosen
         if self._routes is not None:
-            self._routes.add(chosen, messages)
+            prompt = self._routes.prompt_of(messages[0])
+            for message in messages:
+                self._routes.add(chosen, message.request_id, prompt)
         replica.wake_watchdog()
         return replica, messages
 
@@ -212,7 +214,8 @@ class Fleet:
                 if halves.prompts >> replica & 1:  # a stop string may end what has just moved on
                     for other in range(halves.prompts.bit_length(), len(self.replicas)):
                         self._tell(other, message)
-            self._routes.remove(message.request_ids)
+            for request_id in message.request_ids:
+                self._routes.remove(request_id)
         self.replicas[replica].send(message)
 
     # -- calls ----------------------------------------------------------------------------
