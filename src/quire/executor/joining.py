@@ -32,7 +32,7 @@ LEAST_KEY = 16
 """Characters of the shortest key."""
 LOCAL = {
     "model_path", "tokenizer_path", "memory_budget_bytes", "num_threads", "pack_cache_bytes",
-    "profiler", "draft",
+    "profiler", "draft", "first_gpu",
 }  # fmt: skip
 """Fields of `EngineConfig` that each machine decides for itself."""
 _DERIVED = {

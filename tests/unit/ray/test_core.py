@@ -22,6 +22,7 @@ from quire.core.messages import (
 )
 from quire.core.sampling_params import SamplingParams
 from quire.executor.joining import Join, own_join
+from quire.frontend.client.replica_configs import replica_configs
 from quire.parallel import heartbeat
 from quire.parallel.handshake import Arrival, Doorman
 from quire.ray.core import DRIFT, Clock, Lines
@@ -163,10 +164,12 @@ def test_a_core_that_is_lost_is_noticed(monkeypatch: pytest.MonkeyPatch, *, sile
 
 
 def test_a_machine_has_its_own_paths_and_the_front_ends_limits() -> None:
+    """The last of several replicas joins, too, whatever is its own."""
     join = wanted()
-    config = replace(join.config, cpus=(0,), report_cache=True, model_path="elsewhere")
+    config = replica_configs(join.config, range(3))[-1]
+    config = replace(config, cpus=(0,), report_cache=True, model_path="elsewhere")
     found = own_config("m", msgspec.structs.replace(join, config=config))
-    own = {"cpus": (), "report_cache": True, "model_path": join.config.model_path}
+    own = {"cpus": (), "first_gpu": 0, "report_cache": True, "model_path": join.config.model_path}
     assert {name: getattr(found, name) for name in own} == own
     assert found.cluster.flags == ""
 
