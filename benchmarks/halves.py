@@ -15,9 +15,6 @@ of them in the kernel; between two tokens, of the last core and of this process,
 end and might take time from it. On a busy machine compare these: they do not count waits for other
 programs. `…_wait_s` are those waits, per token. `ttft_overhead` is halves' time over that of one,
 less one; `stretch` is busy over idle. Both are medians of each repetition's ratio.
-
-The KV cache holds three prompts, and as many are sent before: else the first use of its memory
-would be measured, too. Measure that with `--blocks 0`, which leaves its size to the engine.
 """
 
 from __future__ import annotations
@@ -54,8 +51,8 @@ RATIOS = {
     "halves_ttft_over_one_by_cpu": ("halves_ttft_cpu_s", "one_ttft_cpu_s"),
 }
 SHORT = 32
-PROMPTS = 3
-"""That fit the KV cache."""
+PAUSE = 1.0
+"""Between two prompts or more: as in a server that is not full, memory is then backed ahead."""
 
 
 class Load:
@@ -92,13 +89,8 @@ class Load:
         return found | {"ttft_cpu_s": cpu, "ttft_kernel_s": kernel}
 
     async def _rest(self) -> None:
-        """Wait until lent blocks are returned."""
-        halves = self._engine._fleet._halves
-        if halves is not None and halves.loans is not None:
-            for _ in range(1000):
-                if not len(halves.loans):
-                    return
-                await asyncio.sleep(0.01)
+        """Let an engine return lent blocks, and back memory."""
+        await asyncio.sleep(PAUSE)
 
     async def answers(self, answers: int, count: int) -> dict[str, float]:
         """Return the p99 times between two tokens of answers that run side by side, and the last
@@ -141,13 +133,12 @@ async def measure(args: argparse.Namespace) -> list[dict[str, float]]:
                     hf_overrides=fields,
                     max_model_len=args.prompt + SHORT + args.tokens,
                     max_num_seqs=2 * args.answers,
-                    num_gpu_blocks_override=blocks(args),
                     **threads,
                 )
             )
             stack.callback(engine.shutdown)
             loads[kind] = load = Load(engine, 0)
-            for length in (SHORT, 4 * SHORT, *[args.prompt] * PROMPTS):  # warm-up
+            for length in (SHORT, 4 * SHORT, args.prompt):  # warm-up
                 await load.times(length, 2)
         samples = []
         for number in range(args.repetitions):
@@ -161,14 +152,6 @@ async def measure(args: argparse.Namespace) -> list[dict[str, float]]:
             sample |= {name: sample[a] / sample[b] for name, (a, b) in RATIOS.items()}
             samples.append(sample)
     return samples
-
-
-def blocks(args: argparse.Namespace) -> int | None:
-    """Return the blocks of a KV cache; None if the engine chooses."""
-    if args.blocks == 0:
-        return None
-    wanted = PROMPTS * args.prompt + 2 * args.answers * (SHORT + args.tokens)
-    return args.blocks or -(-wanted // 16)
 
 
 def in_kernel(processes: list[int]) -> float:
@@ -192,7 +175,6 @@ def main() -> None:
     parser.add_argument("--answers", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=40, help="of an answer")
     parser.add_argument("--repetitions", type=int, default=4)
-    parser.add_argument("--blocks", type=int, help="of the KV cache; 0: as many as fit")
     parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
     samples = asyncio.run(measure(args))

@@ -50,6 +50,9 @@ from quire.frontend.client import supervisor
 from quire.resolve.arguments import EngineArgs
 
 PATIENCE = 120.0
+WARM_UP = 1.0
+LONGER = 4
+"""Answers' length beside a kill, as a multiple: then most requests have output."""
 
 
 class Load:
@@ -63,7 +66,7 @@ class Load:
             [draw.randrange(3, 32_000) for _ in range(args.input_len)] for _ in range(args.requests)
         ]
         self.replicas = engine._fleet.replicas
-        self.expected: dict[int, list[int]] = {}
+        self.expected: dict[tuple[int, int], list[int]] = {}
         self.gaps: list[float] = []
         self.outcomes = Counter[str]()
         self.begun = Counter[int]()
@@ -98,7 +101,7 @@ class Load:
 
         draw = Random(clients)
         tasks = [asyncio.create_task(client(number)) for number in range(clients)]
-        await until(lambda: self.begun.total() == clients)
+        await asyncio.sleep(WARM_UP)
         self.gaps.clear()
         if kill:
             await until(lambda: self.begun[1] == replicas.count(1))
@@ -119,9 +122,10 @@ class Load:
 
     async def _ask(self, number: int, replica: int | None) -> None:
         found, last, failed = list[int](), None, False
+        count = self._args.output_len * (1 if replica is None else LONGER)
         try:
             async with asyncio.timeout(PATIENCE):
-                async for tokens in self._tokens(number, replica):
+                async for tokens in self._tokens(number, count, replica):
                     now = time.perf_counter()
                     if last is None and replica is not None:
                         self.begun[replica] += 1
@@ -139,14 +143,14 @@ class Load:
         if failed and not found:
             self.outcomes["refused"] += 1
             return
-        expected = self.expected.setdefault(number, found)
+        expected = self.expected.setdefault((number, count), found)
         right = found == (expected[: len(found)] if failed else expected)
         self.outcomes[("error" if failed else "whole") if right else "wrong"] += 1
 
-    async def _tokens(self, number: int, replica: int | None) -> Any:
+    async def _tokens(self, number: int, count: int, replica: int | None) -> Any:
         params = SamplingParams(
             temperature=0.0,
-            max_tokens=self._args.output_len,
+            max_tokens=count,
             ignore_eos=True,
             output_kind=RequestOutputKind.DELTA,
         )
@@ -174,7 +178,7 @@ def flags(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "load_format": "dummy",
         "hf_overrides": json.dumps({"num_hidden_layers": args.layers}),
-        "max_model_len": args.input_len + args.output_len + 16,
+        "max_model_len": args.input_len + LONGER * args.output_len + 16,
         "num_threads": 2,
         "data_parallel_size": 2,
         "enable_prefix_caching": False,
