@@ -205,7 +205,8 @@ class _Writer:
                 most = "" if form.max < 0 else form.max
                 if form.min < 0 or -1 < form.max < form.min:
                     raise ValueError(f"repeat has min {form.min} and max {form.max}")
-                return self._repeated(form.content, f"{{{form.min},{most}}}")
+                times = f"{{{form.min},{most}}}"
+                return self._repeated(form.content, times) if form.max else _Part("", True)
         raise AssertionError(form)
 
     def _tag(self, tag: Tag) -> _Part:
@@ -214,6 +215,7 @@ class _Writer:
     def _separated(self, form: SeparatedTags) -> _Part:
         first = self._either([self._bounded(each) for each in _some(form.tags, "tags")])
         if not form.stop_after_first:
+            first = self._once(first)
             more = self._joined([self._mark(form.separator), first])
             first = self._joined([first, _Part(f"({more.lark})*", more.flat)])
         return first if form.at_least_one else _Part(f"({first.lark})?", first.flat)
@@ -224,24 +226,29 @@ class _Writer:
 
     def _any_text(self, excludes: Sequence[str], ends: Sequence[str | Token]) -> _Part:
         """Return free text up to and with the first of `ends`."""
-        marks = self._ends(ends)
+        text = self.out.rule(self._name("TEXT"), self._free(excludes, ends))
+        return self._joined([_Part(text, True), *self._ends(ends)])
+
+    def _free(self, excludes: Sequence[str], ends: Sequence[str | Token]) -> str:
+        """Return a terminal of text without `excludes`, and without `ends` in letters."""
         spelled = [end for end, mark in zip(ends, self._marks(ends), strict=True) if mark.flat]
         barred = [text for text in (*excludes, *spelled) if isinstance(text, str) and text]
-        text = self.out.rule(self._name("TEXT"), without(ANY, barred))
-        return self._joined([_Part(text, True), *marks])
+        return without(ANY, barred)
 
     def _triggered(self, form: TriggeredTags, ends: Sequence[str | Token]) -> _Part:
         tags, number = _some(form.tags, "tags"), self._name("tags")
         bodies: dict[str, list[str]] = {}
+        whole: list[_Part] = []
         for tag in tags:
             begin = tag.begin
             trigger = next((t for t in form.triggers if t and str(begin).startswith(t)), None)
             if trigger is None or not isinstance(begin, str):
                 raise ValueError(f"no trigger is the beginning of {begin!r}")
             lead = [*pieces(trigger, self.out.specials)[1:], *self._pieces(begin[len(trigger) :])]
-            body = " ".join([*lead, self.write(tag.content, tag.ends).lark])
-            bodies.setdefault(trigger, []).append(body)
-        free = self.out.rule(self._name("FREE"), without(ANY, form.excludes))
+            body = self._once(self.write(tag.content, tag.ends))
+            bodies.setdefault(trigger, []).append(" ".join([*lead, body.lark]))
+            whole.append(self._joined([self._mark(begin), body]))
+        free = self.out.rule(self._name("FREE"), self._free(form.excludes, ends))
         calls = []
         for index, (trigger, choices) in enumerate(bodies.items()):
             first = pieces(trigger, self.out.specials)[0]
@@ -249,7 +256,7 @@ class _Writer:
             self.out.lines.append(until(head, [[first]], free))
             calls.append(self.out.rule(f"{number}_{index}", f"{head} ({' | '.join(choices)})"))
         call = _Part(f"({' | '.join(calls)})", False)
-        begun = [self._either([self._tag(tag) for tag in tags])] if form.at_least_one else []
+        begun = [self._either(whole)] if form.at_least_one else []
         if form.stop_after_first:
             if begun:
                 return self._joined([*begun, *self._ends(ends)])
@@ -296,6 +303,11 @@ class _Writer:
                 part = _Part(self.out.rule(self._name("JOINED"), both), True)
             found.append(part)
         return _Part(" ".join(p.lark for p in found), all(p.flat for p in found))
+
+    def _once(self, part: _Part) -> _Part:
+        """Return a part that may be used several times; its text would double at each level."""
+        kind = "ONCE" if part.flat else "once"
+        return part._replace(lark=self.out.rule(self._name(kind), part.lark)) if part.lark else part
 
     def _name(self, kind: str) -> str:
         self._count += 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
+from quire.text.tag_formats import FormattedTag, write_format
 from quire.text.tokenizers.vocabulary import FIRST_SPECIAL, byte_tokenizer
 
 BYTES = byte_tokenizer(2)
@@ -110,6 +112,16 @@ TAGS = {"tags": [ONE, TWO], "triggers": ["<f="]}
             [f"[{X}b]", "[a]]"],
         ),
         (
+            sequence(tag("[", triggered([TWO], "<f="), "]"), JSON),
+            ['[a]{"a":1}', f'[a{X}b]{{"a":1}}'],
+            ["[a]", "[a]b", f"[a]b{X}]", f'[a]b{X}]{{"a":1}}'],
+        ),
+        (
+            sequence(tag("[", triggered([TWO], "<f=", stop_after_first=True), "]"), const("!")),
+            ["[a]!", f"[a{X}]!"],
+            [f"[a]b{X}]!"],
+        ),
+        (
             separated(",", ONE, TWO),
             ["", X, f'{X},<f=1>{{"a":1}}</f>,{X}'],
             [",", X + ",", X + X],
@@ -126,6 +138,7 @@ TAGS = {"tags": [ONE, TWO], "triggers": ["<f="]}
             ["abbdd", "bddd", 'b{"a":1}{"a":2}dd'],
             ["add", "bd", "abdddd"],
         ),
+        ({"type": "repeat", "min": 0, "max": 0, "content": JSON}, [""], ['{"a":1}']),
         ({"type": "repeat", "min": 1, "max": -1, "content": JSON}, ['{"a":1}{"a":2}'], [""]),
         (
             sequence({"type": "grammar", "grammar": 'root ::= "x" [0-9]+'}, const(";")),
@@ -182,3 +195,15 @@ def test_deep_formats(depth: int) -> None:
         return
     with pytest.raises(InvalidRequestError, match="cannot be served"):
         accepts(form, "a")
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_nested_formats_are_written_once(separate: bool) -> None:
+    """Each level uses the inner one twice, so copies of its text would double at each level."""
+    form = JSON
+    for _ in range(12):
+        inner = [tag("<a>", form, "</a>")]
+        form = separated(",", *inner) if separate else triggered(inner, "<a", at_least_one=True)
+        form = tag("(", form, ")")
+    written, _ = write_format(msgspec.convert({"format": form}, FormattedTag), {}, str)
+    assert len(written.lark) < 10_000
