@@ -99,7 +99,7 @@ def plain_tools(body: dict[str, Any]) -> None:
         kind, name = choice.get("type"), choice.get("name")
         if kind in ("function", "tool") and isinstance(name, str) and "function" not in choice:
             body["tool_choice"] = {"type": "function", "function": {"name": name}}
-        elif kind in _CHOICES and len(choice) == 1:
+        elif isinstance(kind, str) and kind in _CHOICES and len(choice) == 1:
             choice = kind
     if isinstance(choice, str) and choice in _CHOICES:
         body["tool_choice"] = _CHOICES[choice]

@@ -125,6 +125,12 @@ async def test_tools_that_nobody_runs_are_refused() -> None:
             answer = await app.chat(tools=[tool], tool_choice="any")
             assert answer.status_code == 400
             assert answer.json()["error"]["param"].startswith("tools[0]")
+        for kind in ([], {}):
+            answer = await app.chat(
+                tools=[{"type": "function", **TOOL}], tool_choice={"type": kind}
+            )
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == "tool_choice.type"
 
 
 async def test_shorter_forms_of_a_chat() -> None:
