@@ -164,11 +164,8 @@ def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient)
     if not all(keys):
         raise ConfigError("--api-key is empty.", param="--api-key")
     if namespace.uds is not None:
-        with listener.bind_path(namespace.uds) as bound:
-            try:
-                return _serve_on(bound, namespace, args, keys, core)
-            finally:
-                Path(namespace.uds).unlink(missing_ok=True)
+        with listener.at_path(namespace.uds) as bound:
+            return _serve_on(bound, namespace, args, keys, core)
     listener.check_exposure(namespace.host, is_allowed=bool(keys) or namespace.allow_no_key)
     with listener.bind(namespace.host, namespace.port) as bound:
         return _serve_on(bound, namespace, args, keys, core)
@@ -301,7 +298,7 @@ def _cors(namespace: argparse.Namespace) -> Cors | None:
 
 
 def _strings(text: str) -> list[str]:
-    if not text.startswith(("[", "{", '"')):
+    if not text.lstrip().startswith(("[", "{", '"')):
         return [text]
     try:
         return msgspec.json.decode(text, type=list[str])

@@ -172,7 +172,7 @@ def test_what_is_written_is_read(
 
 @pytest.mark.parametrize(
     ("written", "read"),
-    [("[a, b]", ["a", "b"]), ("[a]", ["a"]), ("a", ["a"]), ("""'["a", "b"]'""", ["a", "b"])],
+    [("[a, b]", ["a", "b"]), ("[a]", ["a"]), ("a", ["a"]), ("""' ["a", "b"]'""", ["a", "b"])],
 )
 def test_a_list_of_names_in_any_form(tmp_path: Path, written: str, read: list[str]) -> None:
     found = parse(tmp_path / "quire.yaml", f"model: m\nallowed-origins: {written}\n")

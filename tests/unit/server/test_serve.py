@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import ConfigError
-from quire.server.http.listener import bind, bind_path, check_exposure
+from quire.server.http.listener import at_path, bind, bind_path, check_exposure
 from quire.server.http.protocol import Site
 from quire.server.http.server import HttpServer
 
@@ -52,6 +52,19 @@ def test_a_unix_socket(tmp_path: Path) -> None:
     for wrong in (tmp_path, tmp_path / "no" / "quire.sock", tmp_path / ("a" * 200)):
         with pytest.raises(ConfigError, match="Cannot listen on --uds"):
             bind_path(str(wrong))
+    with pytest.raises(ConfigError, match="--uds is empty"):
+        bind_path("")
+
+
+def test_a_server_that_ends_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "quire.sock"
+    with at_path(str(path)):  # it listens no more
+        second = at_path(str(path))
+        listener = second.__enter__()
+    assert path.is_socket()
+    with listener:
+        second.__exit__(None, None, None)
+    assert not path.exists()
 
 
 async def test_a_client_of_a_unix_socket_has_no_address(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import ipaddress
 import os
 import socket
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 
 from quire.core.errors import ConfigError
 
@@ -66,6 +68,8 @@ def bind_path(path: str) -> socket.socket:
     Raises:
         ConfigError: a server listens there, or the path cannot be used.
     """
+    if not path:  # Linux would choose an address that every user can connect to
+        raise ConfigError("--uds is empty.", fix="Give it a path.", param="uds")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if _is_left_over(path):
@@ -79,6 +83,28 @@ def bind_path(path: str) -> socket.socket:
             f"Cannot listen on --uds {path}: {why}.", fix="Choose another path.", param="uds"
         ) from None
     return listener
+
+
+@contextmanager
+def at_path(path: str) -> Generator[socket.socket, None, None]:
+    """Return `bind_path(path)`; remove its file at the end, unless another server has replaced it.
+
+    A restart may overlap: the next server binds the path once this one listens no more.
+    """
+    with bind_path(path) as bound:
+        ours = _identity(path)
+        try:
+            yield bound
+        finally:
+            with suppress(OSError):
+                if _identity(path) == ours:
+                    os.unlink(path)
+
+
+def _identity(path: str) -> tuple[int, int, int]:
+    """Return what tells a file from later ones, which may have its inode."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino, found.st_mtime_ns
 
 
 def _is_left_over(path: str) -> bool:
