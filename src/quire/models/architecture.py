@@ -75,13 +75,17 @@ class WeightNames:
         pairs = list(zip(names, rows, strict=True))
         return [(name.format(i), n) for i in range(count) for name, n in pairs]
 
-    def stored_in(self, checkpoint: Container[str], parameter: Parameter) -> list[tuple[str, int]]:
-        """Return the same of a checkpoint, which may have the parts of one name apart."""
+    def stored_in(self, layers: Container[str], parameter: Parameter) -> list[tuple[str, int]]:
+        """Return the same of a checkpoint, which may have the parts of one name apart.
+
+        Args:
+            layers: its tensors' names without "weight", "qweight" or another suffix.
+        """
         found, stem = self.stored(parameter), parameter.stem.split(".", 2)[-1]
         if stem not in self.apart:
             return found
         apart = self.but({stem: self.apart[stem]}).stored(parameter)
-        return apart if all(name in checkpoint for name, _ in apart) else found
+        return apart if all(name.rpartition(".")[0] in layers for name, _ in apart) else found
 
     def is_transposed(self, parameter: str) -> bool:
         stem, _, kind = parameter.rpartition(".")

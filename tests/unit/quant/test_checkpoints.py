@@ -208,6 +208,26 @@ def test_layers_left_dense_of_any_shape(case: str) -> None:
         assert np.array_equal(source.tensor(f"layers.0.{name}.weight"), expected)
 
 
+@pytest.mark.parametrize("merged", [True, False])
+def test_merged_layers_that_some_writers_store_apart(merged: bool) -> None:
+    """Granite 4: the published files have one tensor of gate and up, Transformers 5 writes two."""
+    config = LLAMA | {
+        "model_type": "granitemoehybrid", "layer_types": ["attention"], "num_local_experts": 0,
+        "shared_intermediate_size": 96,
+    }  # fmt: skip
+    model = model_config(config)
+    tensors, _ = checkpoint(model, packers.awq)
+    stem, draw = "model.layers.0.shared_mlp", np.random.default_rng(1)
+    stored = {"input_linear": 192} if merged else {"gate_proj": 96, "up_proj": 96}
+    made = {f"{stem}.{name}": packers.awq(draw, rows, 64) for name, rows in stored.items()}
+    tensors = {name: each for name, each in tensors.items() if "input_linear" not in name}
+    for name, layer in made.items():
+        tensors |= {f"{name}.{suffix}": tensor for suffix, tensor in layer.tensors.items()}
+    source = StoredParameters(TensorWeights(tensors), model, FLOAT32, method=method(AWQ))
+    expected = np.concatenate([each.weight for each in made.values()])
+    assert np.array_equal(source.tensor("layers.0.mlp.gate_up.weight"), expected)
+
+
 def test_dynamic_exceptions_of_gptq() -> None:
     config = GPTQ | {
         "dynamic": {
@@ -260,6 +280,7 @@ BROKEN: dict[str, tuple[str, Change]] = {
     "nested": ("bnb-nf4", ("weight.nested_absmax", None, "absmax is quantized, but")),
     "nested size": ("bnb-nf4", ("weight.nested_absmax", torch.ones(7), "nested_absmax has shape")),
     "format": ("bnb-int8", ("weight_format", torch.tensor(2, dtype=torch.uint8), "weight_format")),
+    "scale": ("fp8", ("weight_scale", None, "it has 0 of the scales weight_scale, weight_scale_i")),
     "leftover": ("fp8", ("junk", torch.ones(3), r"Unexpected tensors: .*down_proj\.junk")),
 }  # fmt: skip
 

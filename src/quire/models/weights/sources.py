@@ -102,6 +102,7 @@ class _Matcher:
         self._names = names
         self._method = method
         self._stored = _by_full_name(weights, names.base_prefix)
+        self._layers = {name.rpartition(".")[0] for name in self._stored}
         self._used: set[str] = set()
 
     def match(self, wanted: Sequence[Parameter]) -> Sources:
@@ -127,7 +128,7 @@ class _Matcher:
             return pieces
         transposed = self._names.is_transposed(parameter.name)
         pieces, row = [], 0
-        for source, rows in self._names.stored_in(self._stored, parameter):
+        for source, rows in self._names.stored_in(self._layers, parameter):
             shape = (rows, *parameter.shape[1:])
             layer = source.removesuffix(".weight")
             quantizable = parameter.kind in ("linear", "router", "heads") and len(shape) == 2
