@@ -45,8 +45,8 @@ def overridden(source: ModelSource, overrides: str | None) -> ModelSource:
         if not isinstance(own, dict) or not isinstance(asked, dict):
             continue
         if part == "text_config":
-            moved = [n for n in given if n not in config and (n in own or n.startswith(_TEXT))]
-            asked = {name: given.pop(name) for name in moved} | asked
+            outer = {n: given[n] for n in given if n in own or n.startswith(_TEXT)}
+            asked = {**outer, "model_type": own.get("model_type")} | asked
         given[part] = rope.overridden(own, asked)
     return replace(source, config=rope.overridden(config, given))
 

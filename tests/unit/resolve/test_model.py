@@ -51,8 +51,8 @@ def test_fields_take_the_place_of_the_models_own() -> None:
 def test_fields_of_a_text_model() -> None:
     """They keep the rest of text_config, and may stand at the top level."""
 
-    def read(given: dict[str, Any]) -> ModelConfig:
-        source = ModelSource("m", "dummy", None, LLAVA, {}, None)
+    def read(given: dict[str, Any], **more: Any) -> ModelConfig:
+        source = ModelSource("m", "dummy", None, LLAVA | more, {}, None)
         return model_config(overridden(source, json.dumps(given)).config)
 
     plain = read({})
@@ -60,6 +60,9 @@ def test_fields_of_a_text_model() -> None:
         assert read(given) == replace(plain, norm_eps=0.5)
     assert read({"max_position_embeddings": 99}).max_position_embeddings == 99
     assert read({"rope_theta": 5.0}).rope.theta == 5.0  # type: ignore[union-attr]
+    both = {"rms_norm_eps": 0.5, "model_type": "llava"}
+    assert read(both, rms_norm_eps=0.1, model_type="llava") == read(both)  # also if both have it
+    assert read(both).norm_eps == 0.5
     assert read({"vision_config": {"image_size": 28}}).vision != plain.vision
     with pytest.raises(CheckpointError, match="text_config is 'x'"):
         read({"text_config": "x"})
