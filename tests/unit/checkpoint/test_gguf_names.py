@@ -16,7 +16,7 @@ from quire.checkpoint.gguf_names import NAMES
 from quire.checkpoint.source import resolve
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.models.weights.checkpoint import open_weights
-from quire.models.weights.gguf_names import tensor_names, translation_of
+from quire.models.weights.gguf_names import tensor_names, translate, translation_of
 from tests.unit.checkpoint.make_files import (
     HEADS,
     HIDDEN,
@@ -374,3 +374,18 @@ def test_a_second_name_of_a_tensor_is_refused(name: str, tmp_path: Path) -> None
     path = write_gguf(tmp_path / "m.gguf", tensors, architecture="seed_oss")
     with pytest.raises(UnsupportedModelError, match=rf"tensor '{name}' is not known"):
         open_weights(resolve(str(path)))
+
+
+def test_keys_and_values_are_stored_once(tmp_path: Path) -> None:
+    """Some files of DeepSeek have them together, too."""
+    config = {"model_type": "deepseek_v3", "num_hidden_layers": 1}
+
+    def names(*parts: str) -> int:
+        tensors = {f"blk.0.attn_{part}.weight": np.zeros((2, 4, 8), np.float32) for part in parts}
+        path = write_gguf(tmp_path / "m.gguf", tensors, architecture="deepseek2")
+        return len(translate(GGUFFile(path), config))
+
+    assert names("k_b", "v_b") == 2
+    for parts in (("kv_b", "k_b", "v_b"), ("k_b", "v_b", "kv_b"), ("k_b", "kv_b", "v_b")):
+        with pytest.raises(UnsupportedModelError, match=r"'blk\.0\.attn_\w+\.weight' is not known"):
+            names(*parts)

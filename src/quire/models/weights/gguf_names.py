@@ -166,20 +166,20 @@ def translate(file: GGUFFile, config: Mapping[str, Any]) -> dict[str, Translatio
     """
     architecture = file.metadata["general.architecture"]
     table: dict[str, Translation] = {}
-    taken: set[str] = set()
+    taken: dict[str, Reorder] = {}
     for name in file.tensors:
         if name in FACTORS or _drafts(name, config):
             continue
         translation = translation_of(name, architecture, config)
-        again = translation is not None and translation.name in taken
-        if translation is None or (again and translation.reorder not in _SPLIT.values()):
+        before = taken.get(translation.name) if translation else None
+        if translation is None or (before and {before, translation.reorder} != {*_SPLIT.values()}):
             raise UnsupportedModelError(
                 f"{file.path.name}: tensor {name!r} is not known for architecture "
                 f"{architecture!r}.",
                 fix="Quire would compute something else than this model; use another file.",
             )
         table[name] = translation
-        taken.add(translation.name)
+        taken[translation.name] = translation.reorder
     return table
 
 
