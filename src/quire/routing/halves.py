@@ -77,13 +77,14 @@ class Ended(NamedTuple):
 def end_half(step: StepOutputs, output: CoreOutput, children: Sequence[AddRequest]) -> Ended:
     """Make the output of a half that of its request's first sequence; return what is left to do.
 
-    A half that fails has no output: another replica computes what it does not find.
+    A half that fails has no output: a replica for answers then computes what it does not find.
 
     Args:
         output: one of `step`.
         children: the request's sequences.
     """
     lent, output.lent = output.lent, None
+    output.kv_transfer_params = None  # of the folder: not the client's
     if output.finish_reason is FinishReason.ERROR:
         step.outputs.remove(output)
         return Ended(children, (), lent)

@@ -73,9 +73,11 @@ def test_requests_go_on_when_their_halves_end() -> None:
     names = [halves.begin(state).request_id for state in (first, second)]
     assert len(set(names)) == 2
     outputs = step("a0", names[1], "c")
+    outputs.outputs[1].kv_transfer_params = {"do_remote_prefill": True}
     assert left(halves.take(outputs)) == [(second, (1,))]
     ends = [(output.request_id, output.finish_reason) for output in outputs.outputs]
     assert ends == [("a0", FinishReason.LENGTH), ("b0", None), ("c", FinishReason.LENGTH)]
+    assert outputs.outputs[1].kv_transfer_params is None  # no client has asked for it
     assert halves.take(step(names[1])) == []
     assert left(halves.take(step(names[0]))) == [(first, (1,))]
 
