@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from quire.explain import probe
 from quire.explain.analyse import explain
 from quire.explain.evidence import Evidence
 from quire.explain.report import Report
+from quire.server.monitoring import watch
 from quire.server.monitoring.watch import report_on
 from tests.unit.explain.made_faults import FAULTS
 from tests.unit.server.fake_engine import Running, running
@@ -73,6 +75,22 @@ async def test_the_operations_are_profiled_meanwhile(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(app.core, "call", answer)
         report = await explained(app)
         assert [line.module for line in report.ops] == ["mlp.up"]
+
+
+async def test_files_are_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk delays the report, and no stream."""
+    threads: list[threading.Thread] = []
+
+    def collect(*seen: Any, **named: Any) -> Evidence:
+        threads.append(threading.current_thread())
+        return whole(*seen, **named)
+
+    whole = watch.collect
+    monkeypatch.setattr(watch, "collect", collect)
+    async with running() as app:
+        await explained(app, window=0.1)
+    assert threads
+    assert threading.current_thread() not in threads
 
 
 async def test_someone_elses_profile_is_left_alone() -> None:

@@ -92,8 +92,10 @@ async def watch(engine: AsyncLLM, seconds: float, *, tls: bool = False) -> Evide
     finally:
         profile.cancel()
         cards.cancel()
-    return collect(
-        watched, engine.args, config, engine.facts, engine.phases, ops, tls=tls, cards=seen
+    args, facts, phases = engine.args, engine.facts, engine.phases
+    # It reads samples of the weights' files, which may lie on a slow disk.
+    return await asyncio.to_thread(
+        collect, watched, args, config, facts, phases, ops, tls=tls, cards=seen
     )
 
 
