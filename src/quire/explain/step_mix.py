@@ -140,8 +140,8 @@ def reached(
 
     Args:
         step, row: usual overhead of a step and of a sequence, in seconds.
-        waited: share of the time without a core. Slow steps then prefer to have all of these slowed
-            by that, and a longer overhead of the step; if None, all slowed alike.
+        waited: share of the time that threads waited for a core. The fit then prefers everything
+            slowed by that wait, and one more overhead per step. If None, everything slowed alike.
     """
     seen, counts = ([getattr(b, name) for b in buckets] for name in ("seconds", "count"))
     others = [b.parts.states + b.parts.pairs + b.parts.others for b in buckets]

@@ -230,7 +230,7 @@ def _open_lock(path: Path) -> BinaryIO:
     """Open the lock file, which may be another user's, or make it."""
     how = os.O_CREAT | os.O_NOFOLLOW
     try:
-        return open(os.open(path, how | os.O_RDWR, 0o666), "rb")  # NFS locks no other
+        return open(os.open(path, how | os.O_RDWR, 0o666), "rb")  # NFS locks writable ones only
     except PermissionError:
         return open(os.open(path, how | os.O_RDONLY), "rb")
 

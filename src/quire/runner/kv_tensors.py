@@ -18,7 +18,7 @@ from quire.ops.memory import HUGE_PAGE, SharedArrays, back
 from quire.ops.metadata import KVCache, LayerStates
 
 AHEAD_TOKENS = 4096
-"""Of a long prompt."""
+"""Tokens of a long prompt, whose memory is backed in advance."""
 PAUSE = 7.0
 """Pause after each page, as a multiple of its time, so that a step loses little CPU time."""
 
@@ -118,8 +118,8 @@ class KVBacking:
     layers at once. If the system is slow (a virtual machine may take 5 ms per page), one token
     would wait for all of them. A separate thread requests them while the previous pages fill.
 
-    Memory that replicas share is mostly on small pages, and ten times as slow to back. So where a
-    replica computes prompts for others, the thread backs the next one's pages before that comes.
+    Memory that replicas share is mostly on small pages, and ten times as slow to back. So a replica
+    that computes prompts for others backs the pages of the next prompt in advance.
 
     Args:
         ops: ops on the host.
