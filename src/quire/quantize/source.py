@@ -19,6 +19,7 @@ from quire.models.parameters import Parameter
 from quire.models.registry import is_encoder, model_config, weight_names
 from quire.models.weights.checkpoint import open_weights
 from quire.models.weights.sources import Piece, match
+from quire.quant.registry import quantization_config
 from quire.quantize.work import Content, dense
 from quire.system.records import dataclass
 
@@ -69,10 +70,10 @@ class Source:
 
     def __init__(self, model: str, revision: str | None, download_dir: str | None) -> None:
         self.found: ModelSource = resolve(model, revision=revision, download_dir=download_dir)
-        quantized = self.found.config.get("quantization_config")
+        quantized = quantization_config(self.found.config)
         if quantized is not None:
             raise ConfigError(
-                f"{model} is quantized already ({quantized.get('quant_method', 'unknown')}).",
+                f"{model} is quantized already ({quantized['quant_method']}).",
                 fix="Begin with the original.",
                 param="MODEL",
             )

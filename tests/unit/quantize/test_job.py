@@ -223,5 +223,9 @@ def test_what_does_not_fit_the_model(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"writes a \.gguf file"):
         run(job(tmp_path / "out", "q4_0"))
     again = run(job(tmp_path / "out", "int8"))
-    with pytest.raises(ConfigError, match="is quantized already"):
-        quantize(Job(str(again), tmp_path / "twice", Recipe("int8")), lambda *_: None)
+    config = json.loads((again / "config.json").read_text())
+    inner = {"text_config": {"quantization_config": config.pop("quantization_config")}}
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"is quantized already \(compressed-tensors\)"):
+            quantize(Job(str(again), tmp_path / "twice", Recipe("int8")), lambda *_: None)
+        (again / "config.json").write_text(json.dumps(config | inner))
