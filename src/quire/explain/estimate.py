@@ -249,11 +249,7 @@ class Estimator:
             for s, p, t in zip(steps, parts, seconds, strict=True)
             if t > 0.0
         ]
-        host = self._e.host
-        waited = (
-            0.0 if host is None else host.waited_share(self._config.num_threads, w.share("model"))
-        )
-        return [reached(buckets, step, row, only) for only in (None, waited)]
+        return [reached(buckets, step, row, waited) for waited in (None, self._e.waited)]
 
     def batch_gain(self, seqs: float, recomputed: float = 0.0) -> float:
         """Return the gain in tokens/s if `seqs` sequences ran at once.

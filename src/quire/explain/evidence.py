@@ -181,6 +181,19 @@ class Evidence(msgspec.Struct, frozen=True):
     halves: list[Window] = []
     tls: bool = False
 
+    @property
+    def on_device(self) -> bool:
+        """Return whether a GPU computes the model, and one thread of the host submits its work."""
+        return self.config.device != "cpu"
+
+    @property
+    def waited(self) -> float:
+        """Return the share of the time that a thread of the engine waited for a core."""
+        if self.host is None:
+            return 0.0
+        threads = 1 if self.on_device else self.config.num_threads
+        return self.host.waited_share(threads, self.window.share("model"))
+
     def save(self, path: Path) -> None:
         """Write it as JSON, for `load` and `quire explain --profile`."""
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self)) + b"\n")

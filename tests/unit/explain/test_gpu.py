@@ -61,6 +61,16 @@ def test_no_cause_of_cpus_slows_a_gpu() -> None:
     assert "The GPU's limits are those of its datasheet." in report.notes
 
 
+def test_only_the_thread_that_submits_work_may_wait() -> None:
+    """Other threads of the host are idle, so their short waits say nothing."""
+    host = HostUse(10.0, 4, 39.0, 20.0, 0.0, 5.0, waits=[5.0, 0.0, 0.0, 0.0])
+    crowded = on_gpu(args={"num_threads": 4}, host=host, steps=2000, step_sizes=[(8.0, 2000)])
+    alone = msgspec.structs.replace(crowded, host=None)
+    case, quiet = open_case(crowded), open_case(alone)
+    assert case.waited == crowded.waited == 0.5
+    assert case.estimate._fits[1].memory < 0.6 * quiet.estimate._fits[1].memory
+
+
 def test_a_host_that_launches_operations_slowly_is_named() -> None:
     report = explain(on_gpu(args={"enforce_eager": True}, steps=2000, step_sizes=[(8.0, 2000)]))
     assert report.verdict.cause == "dispatch_overhead"

@@ -123,15 +123,12 @@ class Case:
     @property
     def on_device(self) -> bool:
         """Return whether a GPU computes the model, and the host only submits its work."""
-        return self.evidence.config.device != "cpu"
+        return self.evidence.on_device
 
     @property
     def waited(self) -> float:
         """Return the share of the time that a thread of the engine waited for a core."""
-        host, threads = self.evidence.host, self.evidence.config.num_threads
-        if host is None:
-            return 0.0
-        return host.waited_share(1 if self.on_device else threads, self.model)
+        return self.evidence.waited
 
     @property
     def others(self) -> float:
