@@ -243,7 +243,7 @@ class _Shape:
 
     @cached_property
     def numbers(self) -> type[int] | type[float] | None:
-        """Return the kind of the numbers, if every string means one."""
+        """Return the type of the field's numbers; None if it has none, or may be a text."""
         kinds = set(map(type, self._types))
         if kinds & _TEXTS or not kinds & {inspect.IntType, inspect.FloatType}:
             return None

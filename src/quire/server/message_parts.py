@@ -12,7 +12,7 @@ from starlette.requests import Request
 from quire.server.tool_results import TOOL_ROLES, without_media
 
 _OF_A_TOOL = ("type", "cache_control")
-"""Fields beside those of the function."""
+"""Fields of a tool that are no fields of its function."""
 _CHOICES = {"any": "required", "auto": "auto", "none": "none", "required": "required"}
 """Anthropic's and Mistral's choices among tools → OpenAI's."""
 _TEXTS = {"text": ("text", "input_text", "output_text"), "input_text": ("text", "input_text")}

@@ -94,7 +94,7 @@ def _begun(
     signs: tuple[str, ...] = (),
     **fields: Any,
 ) -> ToolFormat:
-    """Return a format of which the first mark begins the calls; it is the sign, too, by default."""
+    """Return a format whose calls begin with the first mark, which is also the default sign."""
     return ToolFormat(rule, signs or marks[:1], marks, marks[:1], envelopes=envelopes, **fields)
 
 
