@@ -7,6 +7,7 @@ A lexer reads the longest text of a terminal. So neighbours without schemas beco
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -134,15 +135,16 @@ def write_format(
         ValueError: it cannot be served.
     """
     writer = _Writer(Writing(specials), lark_of)
-    writer.out.rule("start", writer.write(tag.format).lark or '""')
+    writer.out.rule("start", writer.terminal(writer.write(tag.format)).lark or '""')
     return writer.out, writer.grammars
 
 
 class _Part(NamedTuple):
-    """A part in Lark. A flat one may be used in a terminal."""
+    """A part in Lark. A flat one may be used in a terminal; a lazy one ends at its first match."""
 
     lark: str
     flat: bool
+    lazy: bool = False
 
 
 class _Writer:
@@ -150,6 +152,7 @@ class _Writer:
         self.out = out
         self.grammars: dict[str, Grammar] = {}
         self._lark_of = lark_of
+        self._pieces = partial(pieces, specials=out.specials)
         self._count = 0
 
     def write(self, form: Format, ends: Sequence[str | Token] = ()) -> _Part:
@@ -227,11 +230,12 @@ class _Writer:
     def _any_text(self, excludes: Sequence[str], ends: Sequence[str | Token]) -> _Part:
         """Return free text up to and with the first of `ends`."""
         text = self.out.rule(self._name("TEXT"), self._free(excludes, ends))
-        return self._joined([_Part(text, True), *self._ends(ends)])
+        joined = self._joined([_Part(text, True), *self._ends(ends)])
+        return joined._replace(lazy=joined.flat and bool(ends))
 
     def _free(self, excludes: Sequence[str], ends: Sequence[str | Token]) -> str:
         """Return a terminal of text without `excludes`, and without `ends` in letters."""
-        spelled = [end for end, mark in zip(ends, self._marks(ends), strict=True) if mark.flat]
+        spelled = [end for end, mark in zip(ends, map(self._mark, ends), strict=True) if mark.flat]
         barred = [text for text in (*excludes, *spelled) if isinstance(text, str) and text]
         return without(ANY, barred)
 
@@ -244,14 +248,14 @@ class _Writer:
             trigger = next((t for t in form.triggers if t and str(begin).startswith(t)), None)
             if trigger is None or not isinstance(begin, str):
                 raise ValueError(f"no trigger is the beginning of {begin!r}")
-            lead = [*pieces(trigger, self.out.specials)[1:], *self._pieces(begin[len(trigger) :])]
-            body = self._once(self.write(tag.content, tag.ends))
+            lead = [*self._pieces(trigger)[1:], *self._pieces(begin[len(trigger) :])]
+            body = self._once(self.terminal(self.write(tag.content, tag.ends)))
             bodies.setdefault(trigger, []).append(" ".join([*lead, body.lark]))
             whole.append(self._joined([self._mark(begin), body]))
         free = self.out.rule(self._name("FREE"), self._free(form.excludes, ends))
         calls = []
         for index, (trigger, choices) in enumerate(bodies.items()):
-            first = pieces(trigger, self.out.specials)[0]
+            first = self._pieces(trigger)[0]
             head = f"{number}_head_{index}"
             self.out.lines.append(until(head, [[first]], free))
             calls.append(self.out.rule(f"{number}_{index}", f"{head} ({' | '.join(choices)})"))
@@ -268,10 +272,7 @@ class _Writer:
         )
 
     def _ends(self, ends: Sequence[str | Token]) -> list[_Part]:
-        return [self._either(self._marks(ends))] if ends else []
-
-    def _marks(self, texts: Sequence[str | Token]) -> list[_Part]:
-        return [self._mark(text) for text in texts]
+        return [self._either([*map(self._mark, ends)])] if ends else []
 
     def _mark(self, text: str | Token) -> _Part:
         """Return a text with its control tokens, or a single control token."""
@@ -283,14 +284,18 @@ class _Writer:
         found = self._pieces(text)
         return _Part(" ".join(found), not any(each.startswith("<[") for each in found))
 
-    def _pieces(self, text: str) -> list[str]:
-        return pieces(text, self.out.specials)
-
     def _either(self, parts: Sequence[_Part]) -> _Part:
         if len(parts) == 1:
             return parts[0]
-        texts = (part.lark or '""' for part in parts)
+        texts = [part.lark or '""' for part in self._apart(parts)]
         return _Part(f"({' | '.join(texts)})", all(p.flat for p in parts))
+
+    def _apart(self, parts: Sequence[_Part]) -> Sequence[_Part]:
+        """Return the parts of a terminal if all are flat. Else each flat one is a terminal: the
+        lexer would read the longest text of each of its pieces."""
+        if all(part.flat for part in parts):
+            return parts
+        return [self.terminal(part) for part in parts]
 
     def _joined(self, parts: Sequence[_Part], *, merge: bool = True) -> _Part:
         """Return the parts in order; flat neighbours become a terminal."""
@@ -300,9 +305,25 @@ class _Writer:
                 continue
             if merge and found and found[-1].flat and part.flat:
                 both = f"{found.pop().lark} {part.lark}"
-                part = _Part(self.out.rule(self._name("JOINED"), both), True)
+                part = _Part(self.out.rule(self._name("JOINED"), both), True, part.lazy)
             found.append(part)
-        return _Part(" ".join(p.lark for p in found), all(p.flat for p in found))
+        if len(found) == 1:
+            return found[0]
+        return _Part(" ".join(part.lark for part in self._apart(found)), False)
+
+    def terminal(self, part: _Part) -> _Part:
+        """Return a part of a grammar: a flat one as a terminal.
+
+        The lexer sees too late that text without its end cannot go on behind it, so a trigger of
+        one character would be missed there. A lazy terminal ends at once.
+        """
+        if not part.flat:
+            return part
+        if not part.lazy:
+            return self._once(part)
+        name = self._name("lazy")
+        self.out.rule(f"{name}[lazy]", part.lark)
+        return _Part(name, False)
 
     def _once(self, part: _Part) -> _Part:
         """Return a part that may be used several times; its text would double at each level."""

@@ -122,6 +122,16 @@ TAGS = {"tags": [ONE, TWO], "triggers": ["<f="]}
             [f"[a]b{X}]!"],
         ),
         (
+            triggered([tag("<x", TEXT, "</x>")], "<"),
+            ["<xa</x>b", "<xa</x><xb</x>"],
+            ["<xa</x><", "<xa</x><]", "<xa</x>b<]"],
+        ),
+        (
+            {"type": "plus", "content": sequence(const("ba"), {"type": "regex", "pattern": "b*"})},
+            ["ba", "babbabb", "babbbabb"],
+            ["", "ab", "bb"],
+        ),
+        (
             separated(",", ONE, TWO),
             ["", X, f'{X},<f=1>{{"a":1}}</f>,{X}'],
             [",", X + ",", X + X],
