@@ -174,7 +174,7 @@ def _kv_units(source: ParameterSource, layer: int) -> tuple[float, float]:
     """
     units = []
     for name in (f"layers.{layer}.attn.k_scale", f"layers.{layer}.attn.v_scale"):
-        unit = float(source.tensor(name).max()) if source.has(name) else 1.0
+        unit = float(source.tensor(name).max(initial=0.0)) if source.has(name) else 1.0
         if not 0.0 < unit < math.inf:
             raise CheckpointError(f"{name} is {unit}; the scale of a KV cache is positive.")
         units.append(unit)

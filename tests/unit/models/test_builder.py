@@ -107,5 +107,6 @@ class Scales(One):
 def test_units_of_an_8_bit_cache() -> None:
     scales = Scales(np.array([0.5, 2.0, 0.25], np.float32))
     assert _kv_units(scales, 0) == (2.0, 1.0)
-    with pytest.raises(CheckpointError, match=r"k_scale is 0\.0; the scale of a KV cache"):
-        _kv_units(Scales(np.zeros(1, np.float32)), 0)
+    for count in (0, 1):
+        with pytest.raises(CheckpointError, match=r"k_scale is 0\.0; the scale of a KV cache"):
+            _kv_units(Scales(np.zeros(count, np.float32)), 0)
