@@ -20,6 +20,7 @@ from quire.resolve.flag_values import expanded, read_object, value_error, wrong_
 LOAD_FORMATS: dict[str, LoadFormat] = {"hf": "safetensors", "gguf": "gguf", "dummy": "dummy"}
 """Kind of a source → how its weights are read."""
 _TEXT = ("rope_", "max_position_embeddings")
+"""Prefixes of fields that only the text model reads, even if its table leaves them out."""
 _FLAG = "--hf-overrides"
 SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields of generation_config.json that are values for unset sampling fields."""
@@ -77,11 +78,13 @@ def with_generation_flags(source: ModelSource, args: EngineArgs) -> ModelSource:
         raise wrong_flag(
             name, f"{', '.join(unknown)} cannot be set; {', '.join(SAMPLING_KEYS)} can."
         )
-    try:
-        SamplingParams(**{key: value for key, value in given.items() if value is not None})
+    both = {**found, **given}
+    values = {key: both[key] for key in SAMPLING_KEYS if given and both.get(key) is not None}
+    try:  # without the flag, a wrong value of the file gets a warning
+        SamplingParams(**values)
     except InvalidRequestError as error:
         raise wrong_flag(name, str(error)) from None
-    return replace(source, generation_config={**found, **given})
+    return replace(source, generation_config=both)
 
 
 def yarn_warning(model: ModelConfig) -> str | None:

@@ -48,3 +48,14 @@ def test_single_values_are_replaced() -> None:
 def test_wrong_values_are_named(flags: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         generation(**flags)
+
+
+def test_a_wrong_value_of_a_file_hides_no_flag(tmp_path: Path) -> None:
+    """Values that fail together are all left out, the flag's too."""
+    (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": -1}))
+    flags = {"generation_config": str(tmp_path)}
+    assert generation(**flags) == {"temperature": -1}  # which gets a warning later
+    with pytest.raises(ConfigError, match="temperature is -1"):
+        generation(**flags, override_generation_config={"top_p": 0.5})
+    over = {"top_p": 0.5, "temperature": None}
+    assert generation(**flags, override_generation_config=over) == over
