@@ -1,4 +1,4 @@
-"""Place a structure: as the whole text, after the reasoning, or between tags of a free text.
+"""Place a structure: as the whole text, after the reasoning, or in tags without free text.
 
 The structure consists of grammars of llguidance. This module writes a Lark grammar around them.
 Marks that are control tokens of the model are written as control tokens.
