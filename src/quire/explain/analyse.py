@@ -107,7 +107,7 @@ def _simulated(suspect: Suspect, predict: Predict) -> Suspect:
             share = max(suspect.floor, saving(changes[0].estimated_gain))
             finding = msgspec.structs.replace(finding, share=share)
             kind = kind if share >= WORTH else Kind.ELSEWHERE
-            finding = msgspec.structs.replace(finding, fault=kind < Kind.DEMAND)
+            finding = msgspec.structs.replace(finding, fault=kind.fault)
     return Suspect(finding, useful(changes, suspect.floor), kind, suspect.floor)
 
 

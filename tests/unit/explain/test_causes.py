@@ -413,6 +413,7 @@ def test_weights_that_the_cache_may_not_keep_name_its_flag() -> None:
     report = explain(small)
     assert report.verdict.cause == "cold_start"
     assert report.verdict.share == 0.0
+    assert not report.verdict.fault
     assert report.changes[0].flag == "--pack-cache-bytes 28GiB"
     quick = msgspec.structs.replace(small, platform=Platform("avx2", "avx2", unkept=10**9))
     assert "cold_start" not in {cause.cause for cause in explain(quick).causes}

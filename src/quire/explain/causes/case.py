@@ -68,6 +68,11 @@ class Kind(IntEnum):
     ELSEWHERE = 7
     """The engine loses no time."""
 
+    @property
+    def fault(self) -> bool:
+        """Return whether a healthy engine has no such finding."""
+        return self < Kind.DEMAND and self is not Kind.START
+
 
 CONFIDENCE = {
     Kind.PROVEN: 0.95,
@@ -279,5 +284,5 @@ def found(
     """Return a finding of any size."""
     rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in evidence.items()}
     share = min(1.0, max(share, floor))
-    finding = Finding(cause, text, share, rounded, kind < Kind.DEMAND, confidence=CONFIDENCE[kind])
+    finding = Finding(cause, text, share, rounded, kind.fault, confidence=CONFIDENCE[kind])
     return Suspect(finding, useful(changes, floor), kind, floor)

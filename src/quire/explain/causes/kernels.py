@@ -179,5 +179,5 @@ def cold_start(case: Case) -> Suspect | None:
         "loading_s": round(platform.loading, 2),
         "weight_bytes": platform.unkept,
     }
-    finding = Finding("cold_start", text, 0.0, figures, confidence=CONFIDENCE[Kind.START])
+    finding = Finding("cold_start", text, 0.0, figures, False, CONFIDENCE[Kind.START])
     return Suspect(finding, [best], Kind.START, floor=1e-9)  # which keeps a change without a figure
