@@ -165,12 +165,15 @@ def test_a_block_without_a_loan_is_noticed() -> None:
         pool.check_integrity({})
 
 
-def borrowing(name: str, *, copied: bool, first: int = 10) -> tuple[KVCacheManager, Request]:
+def borrowing(
+    name: str, *, copied: bool, first: int = 10, sampled: tuple[int, ...] = ()
+) -> tuple[KVCacheManager, Request]:
     """Return a manager of four blocks, and a request for which two blocks are lent to it."""
     kv = KVCacheManager(CacheConfig(BLOCK, 4, first_block=first))
     r = request(name, [1] * (2 * BLOCK + 1))
     lent = LentBlocks(kv.hasher.extend(r)[1], array("i", [3, 7]).tobytes(), copied)
-    r.inputs = RequestInputs(RequestOptions(kv_transfer=KVTransfer(lent=lent)))
+    r.inputs = RequestInputs(RequestOptions(kv_transfer=KVTransfer(lent=lent, sampled=sampled)))
+    r.token_ids.extend(sampled)
     assert kv.loans is not None
     kv.loans.borrow(name, lent, r.block_hashes)
     return kv, r
@@ -205,8 +208,11 @@ def test_a_request_copies_what_is_lent_to_it_as_it_begins() -> None:
     kv.check_integrity()
 
 
-def test_copied_blocks_are_returned_behind_the_first_token() -> None:
-    kv, r = borrowing("a", copied=True)
+@pytest.mark.parametrize("sampled", [(), (4,)])
+def test_copied_blocks_are_returned_behind_the_first_token_of_its_own(
+    sampled: tuple[int, ...],
+) -> None:
+    kv, r = borrowing("a", copied=True, sampled=sampled)
     handoff = HandOff(None, [], float, kv.loans)
     assert handoff.settle({}, {"a"}) == handoff.settle({"a": r}, ()) == []
     r.token_ids.append(5)
