@@ -1,0 +1,235 @@
+"""Records a function as a plan.
+
+    record(ops, function, inputs)         function(table, *inputs) runs once, on one row; `table`
+        │                                 notes every op, its buffers and weights
+        ▼
+    Plan                                  see `ops.plan`
+
+An op is native if calling it hands at least one op to the native kernels; any other is a fallback.
+Nothing has to be declared, so a new op, or a new architecture, needs no code here. A result has
+as many rows as the first array that its op is given.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from quire.core.dtypes import HostArray
+from quire.core.errors import ConfigError
+from quire.ops.arena import Lifetime, assign_offsets
+from quire.ops.array import Array, address
+from quire.ops.interface import Ops
+from quire.ops.memory import empty
+from quire.ops.metadata import AttentionMetadata
+from quire.ops.plan import Buffer, Fallback, Input, Inputs, Metadata, Plan, Segment, View, arrays_of
+from quire.ops.plan_meter import PlanMeter
+
+_FIX = "Use --enforce-eager."
+
+
+def record(
+    ops: Ops,
+    function: Callable[..., Array | tuple[Array, ...]],
+    inputs: Inputs,
+    max_rows: int,
+    modules: Mapping[int, str] | None = None,
+) -> Plan:
+    """Return the plan of `function`, which computes one or more arrays [rows, …] by ops alone.
+
+    Args:
+        ops: native ones; `ops.new_plan` is there.
+        function: called once, with a table of ops to use and with `inputs`. It may view a result in
+            another shape.
+        inputs: one row, valid: what `function` reads besides weights and caches.
+        max_rows: most rows of any input.
+        modules: id of a weight or a layer's cache → the module that profiles name.
+
+    Raises:
+        ConfigError: the function does something that cannot be recorded.
+    """
+    return _Recorder(ops, inputs, modules or {}).record(function, max_rows)
+
+
+class _Recorder:
+    """Notes what a function does with a table of ops."""
+
+    def __init__(self, ops: Ops, inputs: Inputs, modules: Mapping[int, str]) -> None:
+        if ops.new_plan is None:
+            raise ConfigError("only native ops can be recorded.", fix="Use --enforce-eager.")
+        self._ops = ops
+        self._native = ops.new_plan()
+        self._inputs = inputs
+        self._input_arrays = arrays_of(inputs)
+        self._parts: list[Segment | Fallback] = []
+        self._buffers: list[Buffer] = []
+        self._keep: list[object] = []
+        self._calls = 0
+        self._meter = PlanMeter(self._native, modules, ops.sources)
+        self._known: list[tuple[int, int, View | Input]] = []  # where it begins and ends
+        for i, array in enumerate(self._input_arrays):
+            self._note(array, Input(i))
+
+    def record(self, function: Callable[..., Array | tuple[Array, ...]], max_rows: int) -> Plan:
+        output = function(self._ops.wrapped(self._recorded), *map(_guarded, self._inputs))
+        results = [
+            self._result(each) for each in (output if isinstance(output, tuple) else (output,))
+        ]
+        arena = self._link(max_rows)
+        return Plan(
+            self._native, self._parts, self._buffers, results, arena, self._meter, self._keep
+        )
+
+    def _result(self, output: object) -> View:
+        """Keep what the function returns until the end of the plan."""
+        assert isinstance(output, np.ndarray)
+        result = self._view(output)
+        if not isinstance(result, View):
+            raise ConfigError("what the function returns is not computed by an op.", fix=_FIX)
+        self._buffers[result.buffer].last = self._calls
+        return result
+
+    def _recorded(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return self._call(name, op, args, kwargs)
+
+        return call
+
+    def _call(
+        self, name: str, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        symbols = tuple(self._symbol(name, arg) for arg in args)
+        named = {key: self._symbol(name, arg) for key, arg in kwargs.items()}
+        rows_input = self._rows_input(name, (*symbols, *named.values()))
+        args = tuple(map(_plain, args))
+        kwargs = {key: _plain(arg) for key, arg in kwargs.items()}
+        first = len(self._native)
+        self._native.record(rows_input)
+        try:
+            results = op(*args, **kwargs)
+        finally:
+            self._native.record(-1)
+        last = len(self._native)
+        number = self._meter.note(name, (*args, *kwargs.values()), results)
+        outputs = results if isinstance(results, tuple) else (results,)
+        if last == first:
+            # The result may be a view of an argument: the plan's is a buffer of its own.
+            outputs = tuple(np.array(output, order="C") for output in outputs)
+            views = tuple(self._new(output, rows_input) for output in outputs)
+            self._meter.python_ops.add(name)
+            self._parts.append(Fallback(op, symbols, named, views, rows_input, number))
+        else:
+            for output in outputs:
+                self._new(output, rows_input)
+            previous = self._parts[-1] if self._parts else None
+            if isinstance(previous, Segment):
+                first = previous.first
+                self._parts.pop()
+            self._parts.append(Segment(first, last))
+        self._keep += [arg for arg, symbol in zip(args, symbols, strict=True) if arg is symbol]
+        self._keep += [arg for key, arg in kwargs.items() if arg is named[key]]
+        outputs = tuple(map(_guarded, outputs))
+        self._calls += 1
+        return outputs if isinstance(results, tuple) else outputs[0]
+
+    def _rows_input(self, name: str, symbols: tuple[Any, ...]) -> int:
+        """Return the input whose number of rows a call's results have."""
+        for symbol in symbols:
+            if isinstance(symbol, Input):
+                return symbol.index
+            if isinstance(symbol, View):
+                return self._buffers[symbol.buffer].rows_input
+        raise ConfigError(f"{name} takes nothing that has a step's rows.", fix=_FIX)
+
+    def _new(self, output: HostArray, rows_input: int) -> View:
+        """Note a result of the current call; one that it was given is changed in place."""
+        known = self._find(output)
+        if isinstance(known, View):
+            return known
+        view = View(len(self._buffers), tuple(output.shape[1:]))
+        self._note(output, view)
+        self._buffers.append(Buffer(output, rows_input, self._calls, self._calls))
+        return view
+
+    def _symbol(self, name: str, arg: Any) -> Any:
+        """Return the symbol that replaces a call's argument in other steps."""
+        if isinstance(arg, AttentionMetadata):
+            for i, given in enumerate(self._inputs):
+                if given is arg:
+                    return Metadata(i)
+            raise ConfigError(f"{name} takes metadata that is no input of the step.", fix=_FIX)
+        if not isinstance(arg, np.ndarray):
+            return arg
+        view = self._view(arg)
+        if isinstance(view, View):
+            buffer = self._buffers[view.buffer]
+            buffer.last = self._calls
+            if arg.nbytes != buffer.nbytes or not arg.flags.c_contiguous:
+                raise ConfigError(f"{name} takes a part of a result.", fix=_FIX)
+        return view
+
+    def _view(self, array: HostArray) -> View | Input | HostArray:
+        known = self._find(array)
+        if isinstance(known, View):
+            return View(known.buffer, tuple(array.shape[1:]))
+        if known is None and isinstance(array, _Recorded):
+            raise ConfigError("The model copies an array, which is no op.", fix=_FIX)
+        return array if known is None else known
+
+    def _note(self, array: HostArray, symbol: View | Input) -> None:
+        begin = address(array)
+        insort(self._known, (begin, begin + array.nbytes, symbol), key=itemgetter(0))
+
+    def _find(self, array: HostArray) -> View | Input | None:
+        """Return the result or the input in whose memory an array lies."""
+        at = address(array)
+        index = bisect_right(self._known, at, key=itemgetter(0)) - 1
+        if index < 0 or at >= self._known[index][1]:
+            return None
+        return self._known[index][2]
+
+    def _link(self, max_rows: int) -> HostArray:
+        """Place the buffers; returns the memory that they lie in."""
+        total = 0
+        for rows_input in sorted({b.rows_input for b in self._buffers}):
+            region = [b for b in self._buffers if b.rows_input == rows_input]
+            offsets, row_bytes = assign_offsets(
+                [Lifetime(b.nbytes, b.first, b.last) for b in region]
+            )
+            for b, offset in zip(region, offsets, strict=True):
+                b.region, b.offset = total, offset
+                self._native.add_buffer(address(b.array), b.nbytes, rows_input, total, offset)
+            total += row_bytes * max_rows
+        for i, array in enumerate(self._input_arrays):
+            self._native.add_input(address(array), array.nbytes, i)
+        arena = empty((total,), np.dtype(np.uint8))
+        try:
+            self._native.link(address(arena), max_rows)
+        except ValueError as error:
+            raise ConfigError(f"The model cannot be recorded: {error}.", fix=_FIX) from error
+        return arena
+
+
+class _Recorded(np.ndarray[Any, Any]):
+    """An input or a result while a plan is recorded.
+
+    It refuses what numpy would compute: a replay would not repeat it.
+    """
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        raise ConfigError(f"The model calls numpy.{ufunc.__name__}, which is no op.", fix=_FIX)
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        raise ConfigError(f"The model calls numpy.{func.__name__}, which is no op.", fix=_FIX)
+
+
+def _guarded(value: Any) -> Any:
+    return value.view(_Recorded) if isinstance(value, np.ndarray) else value
+
+
+def _plain(value: Any) -> Any:
+    return value.view(np.ndarray) if isinstance(value, _Recorded) else value
