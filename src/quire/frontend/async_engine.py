@@ -23,10 +23,11 @@ from quire.frontend.client.fleet import Fleet
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.profiling import ProfilingClient
 from quire.frontend.images.reader import ImageReader
-from quire.frontend.input.input_processor import InputProcessor, Prompt
+from quire.frontend.input.input_processor import InputProcessor
 from quire.frontend.input.intake import Intake
 from quire.frontend.input.known_adapters import AdapterClient
 from quire.frontend.input.pooling_input import PoolingPrompt
+from quire.frontend.input.prompts import Prompt
 from quire.frontend.input.served_model import sampling_defaults
 from quire.frontend.lag import LoopLag
 from quire.frontend.output.output_processor import OutputProcessor

@@ -17,9 +17,9 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.async_engine import AsyncEngine
 from quire.frontend.client.configure import Configured, configure
 from quire.frontend.client.start import begin, start
-from quire.frontend.input.input_processor import Countable, Prompt
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task
+from quire.frontend.input.prompts import Countable, Prompt
 from quire.frontend.not_there import NotThere
 from quire.frontend.output.stream import OutputStream
 from quire.resolve.arguments import EngineArgs

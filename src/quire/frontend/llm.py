@@ -21,8 +21,8 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.arrivals import Arrival, Arrivals
 from quire.frontend.each import as_list, one_each
 from quire.frontend.images.expand import pictured, without_images
-from quire.frontend.input.input_processor import Prompt
 from quire.frontend.input.params import check_sampling_types
+from quire.frontend.input.prompts import Prompt
 from quire.frontend.interrupt import Interrupt, deferred_interrupt
 from quire.frontend.llm_engine import LLMEngine
 from quire.frontend.llm_pooling import Asked, PoolingMethods, UseTqdm

@@ -18,9 +18,10 @@ from quire.frontend.async_llm import AsyncLLM
 from quire.frontend.client.configure import configure
 from quire.frontend.client.in_process import InProcessClient
 from quire.frontend.client.start import begin
-from quire.frontend.input.input_processor import InputProcessor, Prompt
+from quire.frontend.input.input_processor import InputProcessor
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task
+from quire.frontend.input.prompts import Prompt
 from quire.frontend.not_there import NotThere
 from quire.frontend.output.pooling_output import pooled_output
 from quire.frontend.sync_loop import SyncLoop

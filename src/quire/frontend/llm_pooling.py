@@ -20,9 +20,9 @@ from quire.core.outputs import (
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
 from quire.frontend.each import as_list, one_each
-from quire.frontend.input.input_processor import Prompt
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task, instructed
+from quire.frontend.input.prompts import Prompt
 from quire.frontend.output.pooling_output import pooled_output
 from quire.frontend.scoring import Scoring, paired
 from quire.resolve.engine import Resolved

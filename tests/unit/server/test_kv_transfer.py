@@ -10,7 +10,7 @@ import pytest
 from quire.core.config import TransferConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.options import KVTransfer, RequestOptions
-from quire.frontend.input.input_processor import check_options, without_surplus
+from quire.frontend.input.options import check_options, without_surplus
 from quire.server.errors import ApiError
 from quire.server.openai.protocol import CompletionRequest
 from quire.server.request_options import _kv_transfer

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from quire.core.config import TransferConfig
 from quire.core.errors import ContextLengthError, InvalidRequestError
 from quire.core.messages import AddRequest, Ready
 from quire.core.model_config import ModelConfig
 from quire.core.options import NO_INPUTS, RequestInputs, RequestOptions
-from quire.core.registry import did_you_mean
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.frontend.images.expand import ImagePrompt, check_unpictured
+from quire.frontend.images.expand import check_unpictured
+from quire.frontend.input.options import check_options, without_surplus
 from quire.frontend.input.params import (
     check_ids,
     check_params,
@@ -27,6 +26,7 @@ from quire.frontend.input.params import (
     packed_params,
     truncated,
 )
+from quire.frontend.input.prompts import Prompt, check_prompt
 from quire.frontend.input.seeds import Seeds, derive_seed
 from quire.frontend.input.served_model import cache_tokens, check_vocabulary, eos_token_ids
 from quire.frontend.workers.tokenizer_worker import ChatPrompt, tokenize
@@ -43,17 +43,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-Countable = str | ChatPrompt | ImagePrompt
-"""What has tokens to count: text or a conversation."""
-Prompt = str | list[int] | Mapping[str, Any] | ChatPrompt | ImagePrompt
-"""Text, token ids, a conversation, or a mapping with one of "prompt", "prompt_token_ids" and
-"prompt_embeds" (a float tensor [tokens, hidden], or its file)."""
-
 LONGEST_CUT = 16
 """A text that will be truncated may be this many contexts long: all of it is tokenized."""
 MOST_COUNTED = 2**17
 """A text whose tokens are only counted may have this many, if that is more."""
-_PROMPT_KEYS = ("prompt", "prompt_token_ids", "prompt_embeds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +157,7 @@ class InputProcessor:
         written: WrittenStructure | None = None,
         drawn: int | None = None,
     ) -> ProcessedRequest:
-        """Do what `process` does, for a prompt that is `checked` and tokenized.
+        """Do what `process` does, for a prompt that is checked and tokenized.
 
         Args:
             bad_words: token ids of the bad words, if known (see `text.bad_words`).
@@ -227,50 +220,15 @@ class InputProcessor:
                 param="model",
             )
 
-    def checked(self, prompt: Prompt) -> str | list[int] | ChatPrompt | NDArray[np.float32]:
-        """Return the prompt without its mapping, after checking its type and values.
-
-        Raises:
-            InvalidRequestError: the prompt is invalid.
-        """
-        if isinstance(prompt, Mapping):
-            if list(prompt) == ["prompt_embeds"]:
-                from quire.frontend.input.embeds import embeds_of
-
-                return embeds_of(prompt["prompt_embeds"], self.config)
-            prompt = _from_mapping(prompt)
-        if isinstance(prompt, ChatPrompt):
-            return prompt
-        if isinstance(prompt, ImagePrompt):
-            raise InvalidRequestError("Images are not read here.", param="image")
-        if not isinstance(prompt, str | list):
-            raise InvalidRequestError(
-                f"A prompt is text, a list of token ids or a mapping, not {_kind(prompt)}.",
-                param="prompt",
-            )
-        if isinstance(prompt, list):
-            check_ids("prompt", prompt, self.model.vocab_size)
-            return list(prompt)
-        if prompt.isascii():
-            return prompt
-        try:
-            prompt.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                f"The prompt is not valid Unicode: a lone surrogate at character {error.start}.",
-                param="prompt",
-            ) from None
-        return prompt
-
     def bounded(
         self, prompt: Prompt, params: SamplingParams
     ) -> str | list[int] | ChatPrompt | NDArray[np.float32]:
-        """Return `checked(prompt)`; raise if the untokenized prompt is certainly too long."""
+        """Return the checked prompt; raise if the untokenized prompt is certainly too long."""
         ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else prompt
         cut = params.truncate_prompt_tokens is not None
         if isinstance(ids, list) and not cut:
             self._max_tokens(len(ids), params)
-        checked = self.checked(prompt)
+        checked = check_prompt(prompt, self.config)
         if isinstance(checked, str | ChatPrompt):
             return self._bounded(checked, LONGEST_CUT if cut else 1)
         return checked
@@ -381,31 +339,6 @@ def check_embeds(params: SamplingParams) -> None:
         )
 
 
-def without_surplus(options: RequestOptions, most: int) -> RequestOptions:
-    """Return the options without promised blocks beyond the prompt's, which nobody can use."""
-    transfer = options.kv_transfer
-    if transfer is None or len(transfer.promised) <= most:
-        return options
-    return replace(options, kv_transfer=replace(transfer, promised=transfer.promised[:most]))
-
-
-def check_options(options: RequestOptions, transfer: TransferConfig | None = None) -> None:
-    """Raise `InvalidRequestError` for options that do not fit into a message, or the engine."""
-    wanted = options.kv_transfer
-    if wanted is not None and wanted.hands_over and (transfer is None or not transfer.produces):
-        raise InvalidRequestError(
-            "do_remote_decode is true, but this engine is no producer.",
-            fix="Start it with --kv-transfer-config and the kv_role kv_producer or kv_both.",
-            param="kv_transfer_params",
-        )
-    priority = options.priority
-    if type(priority) is not int or not -(2**63) <= priority < 2**63:
-        raise InvalidRequestError(
-            f"priority is {priority!r}; it must be a whole number in [-2**63, 2**63).",
-            param="priority",
-        )
-
-
 def _written(token_ids: list[int], inputs: RequestInputs, model: ModelConfig) -> list[int]:
     """Return a prompt's tokens without those that stand for rows of its images.
 
@@ -426,25 +359,3 @@ def _with_seed(base: SamplingParams, seed: int | None, index: int) -> SamplingPa
         child.prompt_logprobs = None
         child.written_structure = None
     return child
-
-
-def _from_mapping(prompt: Mapping[str, Any]) -> Any:
-    """Return the value of a prompt given as a mapping."""
-    for key in prompt:
-        if key not in _PROMPT_KEYS:
-            raise InvalidRequestError(
-                f"A prompt has no field {key!r}; {did_you_mean(str(key), _PROMPT_KEYS)}",
-                param="prompt",
-            )
-    if len(prompt) != 1:
-        raise InvalidRequestError(
-            f"A prompt is given as one of {', '.join(_PROMPT_KEYS)}.", param="prompt"
-        )
-    key, value = next(iter(prompt.items()))
-    if not isinstance(value, str if key == "prompt" else list):
-        raise InvalidRequestError(f"{key} must not be {_kind(value)}.", param=key)
-    return value
-
-
-def _kind(value: object) -> str:
-    return type(value).__name__

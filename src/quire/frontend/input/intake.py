@@ -22,9 +22,10 @@ from quire.frontend.images.expand import ImagePrompt, check_without, expand, wit
 from quire.frontend.images.pooled import check_pooled, span_of
 from quire.frontend.images.prepare import Prepared
 from quire.frontend.images.reader import ImageReader
-from quire.frontend.input.input_processor import Countable, InputProcessor, ProcessedRequest, Prompt
+from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest
 from quire.frontend.input.params import check_sampling_types
 from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
+from quire.frontend.input.prompts import Countable, Prompt
 from quire.frontend.workers.grammar_pool import GrammarPool
 from quire.frontend.workers.structures import Structures
 from quire.frontend.workers.threads import DaemonThreads

@@ -14,8 +14,10 @@ from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.images.expand import ImagePrompt
-from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest, check_options
+from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest
+from quire.frontend.input.options import check_options
 from quire.frontend.input.pooling_task import check_task
+from quire.frontend.input.prompts import check_prompt
 from quire.frontend.workers.tokenizer_worker import PooledText
 
 _NO_TOKENS = SamplingParams(
@@ -64,9 +66,9 @@ class PoolingInput:
         bound = limit if kept == WHOLE_CONTEXT else kept
         if isinstance(prompt, TextPair):
             for text in prompt:
-                self._processor.checked(text)
+                check_prompt(text, self._processor.config)
             return self._bounded(PooledText(prompt.first, prompt.second, bound, side))
-        checked = self._processor.checked(prompt)
+        checked = check_prompt(prompt, self._processor.config)
         if isinstance(checked, str):
             return self._bounded(PooledText(checked, None, bound, side))
         if not isinstance(checked, list):

@@ -38,7 +38,7 @@ from quire.system.records import dataclass
 from quire.system.tasks import all_of
 
 if TYPE_CHECKING:
-    from quire.frontend.input.input_processor import Prompt
+    from quire.frontend.input.prompts import Prompt
     from quire.server.openai.tools import ChoiceReader
 
 Blame = Callable[[InvalidRequestError], Awaitable[InvalidRequestError]]

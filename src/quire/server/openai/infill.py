@@ -11,7 +11,7 @@ from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
-    from quire.frontend.input.input_processor import Prompt
+    from quire.frontend.input.prompts import Prompt
     from quire.text.tokenizers.tokenizer import Tokenizer
 
 
