@@ -114,7 +114,7 @@ class Pool:
 
 @final
 class Plan:
-    """Ops recorded on one row, to be run on the rows of any step; `quire.ops.plan` drives it."""
+    """Ops recorded on one row, to be run on the rows of any step; see `quire.ops.plans`."""
 
     def __init__(self, pool: Pool, /) -> None: ...
     def record(self, rows_input: int, /) -> None:
@@ -702,8 +702,8 @@ class DraftDraw:
 class DraftPasses:
     """Runs a draft model's passes; see csrc/spec/draft_passes.h.
 
-    A plan is a `quire.ops.plan.WholePlan`: the plan, the address of its result, the bytes that a
-    row adds to it, and the elements from row to row.
+    A plan is a `WholePlan` (see `quire.ops.plans`): the plan, the address of its result, the bytes
+    that a row adds to it, and the elements from row to row.
     """
 
     def __init__(

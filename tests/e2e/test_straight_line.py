@@ -36,7 +36,7 @@ LANDMARKS = {
     "frontend/output/stream.py:put",
     "text/detokenizer.py:append",
     "kv/block_pool.py:allocate",
-    "ops/plan.py:run",
+    "ops/plans/plan.py:run",
     "sampling/sampler.py:sample",
 }
 NOT_TRACED = {"engine/process.py"}

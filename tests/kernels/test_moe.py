@@ -17,7 +17,7 @@ from quire.ops import providers
 from quire.ops.interface import Ops
 from quire.ops.native.kernels import Kernels, Pool, available_isas, emulated_isas, native_kernels
 from quire.ops.packed_file import LinearFile
-from quire.ops.recorder import record
+from quire.ops.plans.recorder import record
 from quire.ops.torch_ops import moe as plain
 from quire.ops.torch_ops import reference
 from quire.ops.torch_ops.quantized import QuantizedWeight

@@ -13,7 +13,7 @@ from torch import Tensor
 from quire.ops.cpu import CpuOps
 from quire.ops.metadata import AttentionMetadata
 from quire.ops.native.kernels import available_isas
-from quire.ops.recorder import record
+from quire.ops.plans.recorder import record
 from tests.arrays import array, tensor
 from tests.kernels import recurrent_oracle as oracle
 from tests.kernels.fused_common import U, assert_close, assert_same_bits

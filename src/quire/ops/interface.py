@@ -233,7 +233,7 @@ class Ops(StepOps[A]):
         sources: op → who computes it: "reference" or "native avx512" …
         note: why this provider was chosen, where the choice was "auto".
         ranks: processes among which layers are split: over which `all_reduce` sums.
-        new_plan: makes an empty plan that these ops can be recorded into (see `ops.recorder`); None
+        new_plan: makes an empty plan that these ops can be recorded into (see `ops.plans`); None
             where nothing is native.
         sampler: the native sampler; None where sampling is not native.
         capture: records steps as graphs (see `ops.graphs`); None where nothing can.

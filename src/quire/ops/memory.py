@@ -10,8 +10,8 @@ import mmap
 import numpy as np
 
 from quire.core.dtypes import DType, HostArray
-from quire.ops.arena import ALIGNMENT
 from quire.ops.array import address
+from quire.ops.plans.arena import ALIGNMENT
 
 HUGE_PAGE = 2 << 20
 _LEAST = 4 * HUGE_PAGE

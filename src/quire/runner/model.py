@@ -13,8 +13,8 @@ from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata
 from quire.ops.op_times import OpMeter, TimedOps
-from quire.ops.plan import Plan, WholePlan
-from quire.ops.recorder import record
+from quire.ops.plans.plan import Plan, WholePlan
+from quire.ops.plans.recorder import record
 from quire.runner.inputs import StepInputs
 from quire.runner.recording import one_given_row, one_stage_row, one_token
 

@@ -12,8 +12,8 @@ from quire.core.dtypes import dtype_of
 from quire.ops.array import Array
 from quire.ops.metadata import AttentionMetadata
 from quire.ops.op_times import OpMeter, TimedOps
-from quire.ops.plan import Plan
-from quire.ops.recorder import record
+from quire.ops.plans.plan import Plan
+from quire.ops.plans.recorder import record
 from quire.runner.kv_tensors import allocate_kv_caches
 from quire.runner.recording import one_token
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.ops.arena import ALIGNMENT, Lifetime, aligned, assign_offsets
+from quire.ops.plans.arena import ALIGNMENT, Lifetime, aligned, assign_offsets
 
 lifetimes = st.lists(
     st.builds(

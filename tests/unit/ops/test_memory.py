@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from quire.core.dtypes import BFLOAT16
-from quire.ops.arena import ALIGNMENT
 from quire.ops.array import address
 from quire.ops.memory import HUGE_PAGE, SharedArrays, back, empty
+from quire.ops.plans.arena import ALIGNMENT
 from quire.parallel.shared_memory import SharedFile
 
 MAPS = Path("/proc/self/smaps")

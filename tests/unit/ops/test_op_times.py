@@ -12,8 +12,8 @@ from quire.core.op_profile import OpTime
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
 from quire.ops.op_times import TimedOps
+from quire.ops.plans.recorder import record
 from quire.ops.providers import load_ops
-from quire.ops.recorder import record
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM = 64, 4, 2, 16
 QKV = (HEADS + 2 * KV_HEADS) * HEAD_DIM

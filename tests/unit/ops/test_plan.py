@@ -12,9 +12,9 @@ import pytest
 from quire.core.dtypes import HostArray
 from quire.core.errors import ConfigError
 from quire.ops.interface import Ops
-from quire.ops.plan import Plan
+from quire.ops.plans.plan import Plan
+from quire.ops.plans.recorder import record
 from quire.ops.providers import load_ops
-from quire.ops.recorder import record
 from quire.ops.torch_ops.provider import TorchOps
 
 WIDTH = 32

@@ -18,8 +18,8 @@ import torch
 
 from quire.core.config import ProfilerConfig
 from quire.core.errors import ConfigError
+from quire.ops.plans.recorder import record
 from quire.ops.providers import load_ops
-from quire.ops.recorder import record
 from quire.profile import trace_file
 from quire.profile.torch_profiler import TorchProfiler
 from tests.arrays import array, tensor

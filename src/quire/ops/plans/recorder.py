@@ -3,7 +3,7 @@
     record(ops, function, inputs)         function(table, *inputs) runs once, on one row; `table`
         │                                 notes every op, its buffers and weights
         ▼
-    Plan                                  see `ops.plan`
+    Plan                                  see `ops.plans.plan`
 
 An op is native if calling it hands at least one op to the native kernels; any other is a fallback.
 Nothing has to be declared, so a new op, or a new architecture, needs no code here. A result has
@@ -21,13 +21,23 @@ import numpy as np
 
 from quire.core.dtypes import HostArray
 from quire.core.errors import ConfigError
-from quire.ops.arena import Lifetime, assign_offsets
 from quire.ops.array import Array, address
 from quire.ops.interface import Ops
 from quire.ops.memory import empty
 from quire.ops.metadata import AttentionMetadata
-from quire.ops.plan import Buffer, Fallback, Input, Inputs, Metadata, Plan, Segment, View, arrays_of
-from quire.ops.plan_meter import PlanMeter
+from quire.ops.plans.arena import Lifetime, assign_offsets
+from quire.ops.plans.meter import PlanMeter
+from quire.ops.plans.plan import (
+    Buffer,
+    Fallback,
+    Input,
+    Inputs,
+    Metadata,
+    Plan,
+    Segment,
+    View,
+    arrays_of,
+)
 
 _FIX = "Use --enforce-eager."
 

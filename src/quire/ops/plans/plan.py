@@ -5,7 +5,7 @@
         │
     plan.run(inputs)                      the same ops on the step's rows, in the plan's own memory
 
-`ops.recorder` makes plans from functions.
+`ops.plans.recorder` makes plans from functions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from quire.core.dtypes import HostArray
 from quire.ops.array import address
 from quire.ops.metadata import AttentionMetadata
-from quire.ops.plan_meter import PlanMeter
+from quire.ops.plans.meter import PlanMeter
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Fallback:
 
 
 class Plan:
-    """A recorded function (see `ops.recorder.record`).
+    """A recorded function (see `ops.plans.recorder.record`).
 
     Attributes:
         num_ops: ops in all.

@@ -1,0 +1,1 @@
+"""Plans: steps recorded once and replayed natively."""
