@@ -56,9 +56,24 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         bind_path("")
 
 
+def test_the_path_of_a_server_that_loads_is_taken(tmp_path: Path) -> None:
+    path = str(tmp_path / "quire.sock")
+    with bind_path(path) as first:
+        with pytest.raises(ConfigError, match="it is in use"):
+            bind_path(path)
+        first.listen()
+        with pytest.raises(ConfigError, match="it is in use"):
+            bind_path(path)
+    with bind_path(path):
+        pass
+    assert [file.name for file in tmp_path.iterdir()] == ["quire.sock"]
+
+
 def test_a_server_that_ends_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:
     path = tmp_path / "quire.sock"
-    with at_path(str(path)):  # it listens no more
+    with at_path(str(path)) as first:
+        first.listen()
+        first.close()
         second = at_path(str(path))
         listener = second.__enter__()
     assert path.is_socket()

@@ -6,12 +6,14 @@ This is checked before anything starts, so the module imports nothing large.
 from __future__ import annotations
 
 import errno
+import fcntl
 import ipaddress
 import os
 import socket
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from typing import TextIO
 
 from quire.core.errors import ConfigError
 
@@ -66,23 +68,59 @@ def bind_path(path: str) -> socket.socket:
     """Return a Unix socket bound to `path`, not listening yet; replaces one that nobody serves.
 
     Raises:
-        ConfigError: a server listens there, or the path cannot be used.
+        ConfigError: a server listens there or loads its model, or the path cannot be used.
     """
     if not path:  # Linux would choose an address that every user can connect to
         raise ConfigError("--uds is empty.", fix="Give it a path.", param="uds")
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = _PathListener(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        listener.claim(path)
         if _is_left_over(path):
             os.unlink(path)
         listener.bind(path)
     except OSError as error:
         listener.close()
-        in_use = error.errno == errno.EADDRINUSE
+        in_use = error.errno in (errno.EADDRINUSE, errno.EWOULDBLOCK)
         why = "it is in use" if in_use else error.strerror or str(error)
         raise ConfigError(
             f"Cannot listen on --uds {path}: {why}.", fix="Choose another path.", param="uds"
         ) from None
     return listener
+
+
+class _PathListener(socket.socket):
+    """Holds a lock file from `claim` until it listens.
+
+    Until then no connection tells other servers that the path is taken. A lock ends with its
+    process, so a file that is left over does no harm.
+    """
+
+    _lock: TextIO | None = None
+
+    def claim(self, path: str) -> None:
+        """Take the lock; raise `OSError` if another server has it."""
+        lock = open(f"{path}.lock", "a")  # noqa: SIM115
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise
+        self._lock = lock
+
+    def listen(self, *args: int) -> None:
+        super().listen(*args)
+        self._release()
+
+    def close(self) -> None:
+        self._release()
+        super().close()
+
+    def _release(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            with suppress(OSError):
+                os.unlink(lock.name)
+            lock.close()
 
 
 @contextmanager
