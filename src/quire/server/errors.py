@@ -39,6 +39,28 @@ RESTART_SECONDS = 5
 """`Retry-After` while the engine core starts, or while structures cannot be checked."""
 
 
+_OPENAI = "use OpenAI's API, with a base URL that ends in /v1"
+_ABSENT = {
+    "/v1/audio/": ": audio is not served",
+    "/v1/realtime": ": audio is not served",
+    "/v1/images/": ": the model writes no images; chats may have images",
+    "/v1/files": ": files are not stored; `quire run-batch` answers the requests of a file",
+    "/v1/batches": ": `quire run-batch` answers the requests of a file",
+    "/v1/messages/batches": ": `quire run-batch` answers the requests of a file",
+    "/v1/moderations": ": the server moderates nothing",
+    "/v1/assistants": ": /v1/responses has tools and stores conversations",
+    "/v1/threads": ": /v1/responses has tools and stores conversations",
+    "/v1/conversations": ": send previous_response_id to /v1/responses",
+    "/v1/engines": ": use /v1/models and /v1/completions",
+    "/api/": f": this is not Ollama; {_OPENAI}",
+    "/openai/": f": paths of Azure are not served; {_OPENAI}",
+    "/generate": f"; {_OPENAI}",
+    "/completion": f"; {_OPENAI}",
+    "/invocations": f"; {_OPENAI}",
+}
+"""The beginning of a path that clients ask other servers for → what to do instead."""
+
+
 @contextmanager
 def renamed(name_of: Callable[[str], str]) -> Iterator[None]:
     """Rename the fields in a chat's errors to those of the request's own API.
@@ -212,7 +234,7 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         path = request.url.path
         if error.status_code == HTTPStatus.NOT_FOUND:
-            why = ": audio is not served" if path.startswith("/v1/audio/") else ""
+            why = next((why for begin, why in _ABSENT.items() if path.startswith(begin)), "")
             error = ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}{why}.")
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = ", ".join(sorted(_methods(request)))

@@ -80,6 +80,9 @@ async def test_unknown_paths_and_methods() -> None:
         response = await app.http.post("/v1/audio/transcriptions")
         assert response.status_code == 404
         assert "audio is not served" in response.json()["error"]["message"]
+        response = await app.http.post("/api/chat", json={})
+        assert response.status_code == 404
+        assert "a base URL that ends in /v1" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
@@ -91,9 +94,11 @@ async def test_other_spellings_of_a_path(prefix: str) -> None:
                 assert (await app.http.post(found, json=body)).status_code == 200, found
         for path in ["/models/echo", "/v1/models/echo/", prefix + "/health/", prefix or "/"]:
             assert (await app.http.get(path)).status_code == 200, path
+        for path in ["/v1//models", "/v1/v1/models", f"{prefix}/v1/v1/models/echo"]:
+            assert (await app.http.get(path)).status_code == 200, path
         tokenized = await app.http.post(f"{prefix}/v1/tokenize/", json={"prompt": "a"})
         assert tokenized.json()["count"] == 1
-        for path in ["/v2/completions", "/llmv1/models", "/v1/v1/models", "/v1/v1/tokenize"]:
+        for path in ["/v2/completions", "/llmv1/models", "/v1v1/models"]:
             assert (await app.http.get(path)).status_code == 404, path
         assert "/v1." in (await app.http.get("/v1/")).json()["error"]["message"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -17,6 +18,7 @@ from quire.server.errors import ApiError, error_response, log_unexpected
 from quire.server.http.request_ids import RequestIds, choose_request_id
 from quire.server.monitoring.pages import is_static
 
+_SLASHES = re.compile("/{2,}")
 OPEN_PATH = "/health"
 """The only endpoint without a key, for probes."""
 
@@ -24,9 +26,9 @@ OPEN_PATH = "/health"
 class PathMiddleware:
     """Normalizes an endpoint's path, so that the layers below see one spelling.
 
-    It removes a trailing slash, and the prefix of a proxy. `/chat/completions` becomes
-    `/v1/chat/completions`, for clients whose base URL lacks `/v1`. `/v1/tokenize` becomes
-    `/tokenize`, for clients whose base URL has it.
+    It removes a trailing slash, doubled slashes, and the prefix of a proxy. `/chat/completions`
+    becomes `/v1/chat/completions`, for clients whose base URL lacks `/v1`. `/v1/tokenize` becomes
+    `/tokenize` and `/v1/v1/messages` `/v1/messages`, for clients whose base URL has it.
 
     Args:
         prefix: the prefix under which a proxy serves this server, such as `/llm`; may be empty.
@@ -46,10 +48,13 @@ class PathMiddleware:
         await self._app(scope, receive, send)
 
     def _found(self, path: str) -> str:
+        path = _SLASHES.sub("/", path)
         if self._prefix and f"{path}/".startswith(f"{self._prefix}/"):
             path = path[len(self._prefix) :] or "/"
         if path != "/":
             path = path.removesuffix("/")
+        if path.startswith("/v1/v1/"):
+            path = path.removeprefix("/v1")
         if _first(path) in self._versioned:
             return f"/v1{path}"
         rest = path.removeprefix("/v1")
