@@ -1,7 +1,7 @@
 """Follow a request's types: remove fields without effect from its JSON, and list allowed values.
 
 A field of integers accepts 5.0, which is 5 in JSON. Fields of numbers and of booleans accept them
-as strings, as other servers do.
+as strings, as other servers do. So do lists of numbers.
 """
 
 from __future__ import annotations
@@ -215,8 +215,12 @@ class _Fields:
 
     @cached_property
     def plain(self) -> set[str]:
-        """Return the fields of numbers, and those of booleans."""
-        return {name for name, shape in self.shapes.items() if shape.numbers or shape.is_boolean}
+        """Return the fields of numbers, also of lists of them, and those of booleans."""
+        return {
+            name
+            for name, shape in self.shapes.items()
+            if shape.numbers or shape.is_boolean or shape.entries
+        }
 
     @cached_property
     def inner(self) -> set[str]:
@@ -253,8 +257,21 @@ class _Shape:
     def is_boolean(self) -> bool:
         return set(map(type, self._types)) - {inspect.NoneType} == {inspect.BoolType}
 
+    @cached_property
+    def entries(self) -> _Shape | None:
+        """Return the shape of the numbers in a list, or in an object with any keys; else None."""
+        inner = [each.item_type for each in self._types if isinstance(each, inspect.ListType)]
+        inner += [each.value_type for each in self._types if isinstance(each, inspect.DictType)]
+        shape = _Shape(inner)
+        return shape if shape.numbers else None
+
     def plain(self, value: Any) -> Any:
         """Return the number or boolean that a value certainly means; else the value itself."""
+        if (entries := self.entries) is not None and isinstance(value, list | dict):
+            if isinstance(value, dict):
+                return {key: entries.plain(each) for key, each in value.items()}
+            known = set(map(type, value)) <= {int}  # fast, because there may be a million
+            return value if known else [entries.plain(each) for each in value]
         if self.is_boolean:
             given = value.lower() if isinstance(value, str) else value
             return _BOOLEANS.get(given, value) if isinstance(given, str | int) else value

@@ -229,6 +229,19 @@ def test_numbers_and_booleans_may_be_strings() -> None:
         assert refusal(b'{"prompt": "a", "stream": %b}' % value).param == "stream"
 
 
+def test_numbers_in_lists_and_objects_may_be_strings() -> None:
+    body = (
+        b'{"prompt": ["5", "6"], "stop_token_ids": ["7", 8.0], "allowed_token_ids": [1, 2.0],'
+        b' "logit_bias": {"5": "1", "6": 2}}'
+    )
+    decoded, notices = decode(body, CompletionRequest, strict=True)
+    assert [decoded.prompt, decoded.stop_token_ids] == [["5", "6"], [7, 8]]
+    assert [decoded.allowed_token_ids, notices] == [[1, 2], {}]
+    assert decoded.logit_bias == {5: 1.0, 6: 2.0}
+    for value in (b'["x"]', b"[1.5]", b"[true]"):
+        assert refusal(b'{"prompt": "a", "stop_token_ids": %b}' % value).param is not None
+
+
 @pytest.mark.parametrize("name", [b"suffix", b"mirostat", b"user", b"keep_alive"])
 def test_null_is_nothing_to_report(name: bytes) -> None:
     body = b'{"prompt": "a", "%b": null}' % name
