@@ -168,13 +168,22 @@ def _before(
 
 
 def required(source: Input, out: Output) -> Wait:
-    """`[{"name": …, "parameters": {…}}, …]`: the form that `tool_choice` "required" enforces."""
-    yield from _call_list(source, out, held=0)
+    """`[{"name": …, "parameters": {…}}, …]`: the form that `tool_choice` "required" enforces.
+
+    Of a call that the limit of tokens cuts off before its arguments, nothing is left.
+    """
+    yield from _call_list(source, out, held=0, other=ignore)
     yield from rest(source, out.content)
 
 
-def _call_list(source: Input, out: Output, mark: str = "", held: int = HELD) -> Wait:
-    """Read `[{…}, …]` behind `mark`; what is no such list is content."""
+def _call_list(
+    source: Input, out: Output, mark: str = "", held: int = HELD, other: Emit | None = None
+) -> Wait:
+    """Read `[{…}, …]` behind `mark`; what is no such list is content.
+
+    Args:
+        other: takes what is no call in a list, instead.
+    """
     source.hold(mark)
     if (yield from space(source)) == "[":
         source.take(1)
@@ -184,7 +193,7 @@ def _call_list(source: Input, out: Output, mark: str = "", held: int = HELD) -> 
             elif (yield from call_object(source, out, held=held)):
                 source.hold()
             else:
-                out.content(source.release())
+                (other or out.content)(source.release())
                 return
         source.take(1)
         source.release()

@@ -436,6 +436,14 @@ def test_required_and_named() -> None:
     assert read(OutputParser(Parsers(), named="f"), ['{"a"', ": 1}"]).calls == [("f", '{"a": 1}')]
 
 
+def test_a_required_call_that_is_cut_off() -> None:
+    """Its text is no content, with or without calls before it."""
+    for text in ("[", '[{"na', '[{"name": "f"', f"[{PARAMETERS}, ", f'[{PARAMETERS}, {{"name"'):
+        answer = read(OutputParser(Parsers(), required=True), [text])
+        assert answer.content == ""
+        assert len(answer.calls) == text.count(PARAMETERS)
+
+
 @pytest.mark.parametrize(
     ("template", "name"),
     [
