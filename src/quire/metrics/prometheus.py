@@ -261,6 +261,7 @@ _HISTOGRAMS = {
     "request_inference_time": "From the batch to the last token.",
     "request_prompt_tokens": "Prompt tokens of a request.",
     "request_generation_tokens": "Tokens generated for a request.",
+    "request_max_num_generation_tokens": "Tokens of the longest of a request's n sequences.",
     "request_params_n": "The request's n.",
     "request_params_max_tokens": "The request's max_tokens, if set.",
 }

@@ -77,9 +77,10 @@ class EngineStats:
         self.request_inference_time = Histogram(LATENCIES)
         self.request_prompt_tokens = Histogram(TOKEN_COUNTS)
         self.request_generation_tokens = Histogram(TOKEN_COUNTS)
+        self.request_max_num_generation_tokens = Histogram(TOKEN_COUNTS)
         self.request_params_n = Histogram((1, 2, 5, 10, 20, 50, 100, 128))
         self.request_params_max_tokens = Histogram(TOKEN_COUNTS)
-        self.iteration_tokens = TimedHistogram(TOKEN_COUNTS)
+        self.iteration_tokens, self.front = TimedHistogram(TOKEN_COUNTS), FrontTimes()
         self.event_loop_lag = Histogram(LATENCIES)
         self.recent = RecentLatencies(
             {
@@ -89,7 +90,6 @@ class EngineStats:
                 "queue": self.request_queue_time,
             }
         )
-        self.front = FrontTimes()
         self.core: CoreTimes | None = None
         """Times as of the latest step."""
         self.last_step = 0.0

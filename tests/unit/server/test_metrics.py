@@ -30,6 +30,7 @@ NAMES = {
     "vllm:iteration_tokens_total",
     "vllm:request_prompt_tokens",
     "vllm:request_generation_tokens",
+    "vllm:request_max_num_generation_tokens",
     "quire:kv_blocks",
     "quire:time_seconds",
     "quire:event_loop_lag_seconds",

@@ -320,7 +320,10 @@ class OutputProcessor:
         request = state.request
         del self._requests[request.request_id]
         state.metrics.finished_time = now
-        self._stats.of(state.replica).on_request_finished(
+        stats = self._stats.of(state.replica)
+        longest = max(s.num_tokens for s in state.sequences)
+        stats.request_max_num_generation_tokens.observe(longest)
+        stats.on_request_finished(
             state.metrics,
             len(request.prompt_token_ids),
             sum(s.num_tokens for s in state.sequences),
