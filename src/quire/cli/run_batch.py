@@ -90,6 +90,8 @@ async def _run(args: EngineArgs, namespace: argparse.Namespace, done: set[str]) 
             chat_template=chat_template(namespace),
             tool_call_parser=namespace.tool_call_parser,
             reasoning_parser=namespace.reasoning_parser,
+            default_chat_template_kwargs=namespace.default_chat_template_kwargs,
+            return_tokens_as_token_ids=namespace.return_tokens_as_token_ids,
         )
         names = tuple(namespace.served_model_name or (args.model,))
         images = await reads_images(engine, options.chat_template)

@@ -8,7 +8,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _SAME_NAME = (
     "max_body_bytes", "max_queued_requests", "max_stored_responses", "strict_fields",
     "tool_call_parser", "reasoning_parser", "shutdown_timeout", "root_path",
-    "trust_request_chat_template",
+    "trust_request_chat_template", "default_chat_template_kwargs", "return_tokens_as_token_ids",
 )  # fmt: skip
 """Flags that are options of the server."""
 
@@ -233,6 +233,17 @@ def add_answer_flags(add: Flags) -> None:
         metavar="NAME",
     )
 
+    add(
+        "--default-chat-template-kwargs",
+        None,
+        "variables of the chat template that a request does not set, as JSON: "
+        """'{"enable_thinking": false}'""",
+        type=_object,
+        metavar="JSON",
+    )
+    text = "name tokens in log-probabilities `token_id:N`, because two may have the same text"
+    add("--return-tokens-as-token-ids", False, text)
+
 
 def _add_tls_flags(add: Flags) -> None:
     for flag, text in (
@@ -241,6 +252,7 @@ def _add_tls_flags(add: Flags) -> None:
         ("--ssl-ca-certs", "authorities, in PEM, that sign clients' certificates"),
     ):
         add(flag, None, text, metavar="FILE")
+    add("--ssl-ciphers", None, "ciphers in OpenSSL's format (default: Python's)", metavar="LIST")
     text = "clients' certificates: 0 not requested, 1 checked if present, 2 required"
     add("--ssl-cert-reqs", 0, text, type=int, choices=(0, 1, 2))
 
@@ -262,7 +274,7 @@ def _tls(namespace: argparse.Namespace) -> Tls | None:
 
     certfile: str | None = namespace.ssl_certfile
     if certfile is None:
-        for flag in ("ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"):
+        for flag in ("ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs", "ssl_ciphers"):
             if getattr(namespace, flag):
                 name = "--" + flag.replace("_", "-")
                 raise ConfigError(f"{name} needs a --ssl-certfile.", param=name)
@@ -272,7 +284,10 @@ def _tls(namespace: argparse.Namespace) -> Tls | None:
             "--ssl-cert-reqs needs --ssl-ca-certs, to check clients' certificates against.",
             param="--ssl-cert-reqs",
         )
-    return Tls(certfile, namespace.ssl_keyfile, namespace.ssl_ca_certs, namespace.ssl_cert_reqs)
+    return Tls(
+        certfile, namespace.ssl_keyfile, namespace.ssl_ca_certs, namespace.ssl_cert_reqs,
+        namespace.ssl_ciphers,
+    )  # fmt: skip
 
 
 def _cors(namespace: argparse.Namespace) -> Cors | None:
@@ -304,6 +319,13 @@ def _strings(text: str) -> list[str]:
         return msgspec.json.decode(text, type=list[str])
     except msgspec.MsgspecError:
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON list of strings") from None
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object: {error}") from None
 
 
 def _seconds(text: str) -> float:

@@ -377,6 +377,8 @@ class EngineConfig:
     tokenizer_path: str | None = None
     """For structured output; None if the tokenizer has no files."""
     enable_prompt_embeds: bool = False
+    max_logprobs: int = 20
+    """Most log-probabilities per token that a request may ask for."""
     images: ImageConfig | None = None
     """None if no images are accepted."""
     lora: LoRAConfig | None = None

@@ -15,6 +15,9 @@ from quire.core.typed import check_types
 
 MAX_N = 128
 MAX_LOGPROBS = 20
+"""Without --max-logprobs."""
+MOST_LOGPROBS = 1024
+"""With it."""
 MAX_STOP_STRINGS = 64
 MAX_STOP_STRING_LENGTH = 1024
 MIN_REPETITION_PENALTY = 0.01
@@ -216,9 +219,9 @@ def _check(p: SamplingParams) -> None:
             param="min_tokens",
         )
     if p.logprobs is not None:
-        _in_range("logprobs", p.logprobs, 0, MAX_LOGPROBS)
+        _in_range("logprobs", p.logprobs, 0, MOST_LOGPROBS)
     if p.prompt_logprobs is not None:
-        _in_range("prompt_logprobs", p.prompt_logprobs, 0, MAX_LOGPROBS)
+        _in_range("prompt_logprobs", p.prompt_logprobs, 0, MOST_LOGPROBS)
     if p.thinking_token_budget is not None:
         _in_range("thinking_token_budget", p.thinking_token_budget, UNLIMITED, 2**31 - 1)
     if p.limits_thinking and (p.thinking_marks is None or not p.thinking_marks.ends):

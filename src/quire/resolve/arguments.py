@@ -43,6 +43,9 @@ class EngineArgs:
     `qwen3-0.6b`."""
     tokenizer: str | None = None
     """Tokenizer folder, file or hub id. Unset: the model's own."""
+    tokenizer_revision: str | None = None
+    """Branch, tag or commit of a tokenizer that is a hub id. Unset: the newest; of the model's own
+    tokenizer, --revision."""
     hf_overrides: str | None = None
     """Fields that replace those of config.json, as JSON. null removes a field. Example:
     '{"rope_scaling": {"rope_type": "dynamic", "factor": 4.0}}'."""
@@ -217,6 +220,9 @@ class EngineArgs:
     pack_cache_bytes: int = 20 * 2**30
     """Maximum bytes of packed weights on disk, which make the next start faster. They are in
     the folder `packed` of QUIRE_CACHE_DIR; 0 stores none."""
+    max_logprobs: int = 20
+    """Most log-probabilities per token that a request may ask for, at most 1024. Each takes about
+    6 µs of the server's time."""
     enable_prompt_embeds: bool = False
     """Accept prompts of embeddings (`prompt_embeds`)."""
     limit_mm_per_prompt: str | None = None

@@ -105,8 +105,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     args, transfer = with_transfer(args, model, notes)
     if source.kind == "dummy":
         notes.append(RANDOM_WEIGHTS)
-    if (warning := yarn_warning(model)) is not None:
-        notes.append(warning)
+    notes += filter(None, [yarn_warning(model)])
     dtype = _dtype(args, model, device, notes)
     hash_algo = _hash_algo(args)
     kv_dtype = _kv_cache_dtype(args, model, dtype)
@@ -144,6 +143,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
         pooling=pooled.pooling,
         enable_prompt_embeds=args.enable_prompt_embeds,
+        max_logprobs=args.max_logprobs,
         images=resolve_images(args, source, model),
         device=device,
     )
@@ -380,13 +380,17 @@ def _num_threads(args: EngineArgs, hardware: Hardware, model: ModelConfig, notes
 
 
 def _tokenizer_path(args: EngineArgs, source: ModelSource) -> Path | None:
-    if args.tokenizer is None:
+    if args.tokenizer is None and args.tokenizer_revision in (None, args.revision):
         return source.tokenizer_path
-    if (local := checkpoint.local_path(args.tokenizer)).exists():
+    name = args.tokenizer or args.model
+    if (local := checkpoint.local_path(name)).exists() and args.tokenizer_revision is None:
         return local
     # "dummy" reads no weights.
     found = checkpoint.resolve(
-        args.tokenizer, load_format="dummy", download_dir=args.download_dir
+        name,
+        load_format="dummy",
+        revision=args.tokenizer_revision,
+        download_dir=args.download_dir,
     ).tokenizer_path
     if found is None:
         raise value_error(args, "tokenizer", "it has no tokenizer; give a folder or a full hub id.")

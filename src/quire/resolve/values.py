@@ -15,6 +15,7 @@ import msgspec
 from quire.core.config import STEP_TOKENS
 from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
+from quire.core.sampling_params import MOST_LOGPROBS
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import AUTO
 from quire.resolve.flag_values import expanded, value_error
@@ -56,6 +57,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_lora_rank": (1, 2**16),
     "max_cpu_loras": (1, 2**20),
     "tokenizer_pool_size": (0, 64),
+    "max_logprobs": (0, MOST_LOGPROBS),
 }
 """Field → least and largest value. Larger values would not fit into arrays and messages."""
 

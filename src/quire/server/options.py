@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.system.records import dataclass
 
 DEFAULT_MAX_BODY_BYTES = 32 * 2**20
@@ -47,3 +49,11 @@ class AppOptions:
     """Report usage in every stream, even if the request does not ask for it."""
     trust_request_chat_template: bool = False
     """Requests may have their own chat template."""
+    default_chat_template_kwargs: dict[str, Any] | None = None
+    """Variables of the chat template that a request does not set."""
+    return_tokens_as_token_ids: bool = False
+    """Name tokens in log-probabilities by their ids, unless the request says otherwise."""
+
+    def names_tokens_by_id(self, asked: bool | None) -> bool:
+        """Return whether log-probabilities name tokens by their ids."""
+        return self.return_tokens_as_token_ids if asked is None else asked

@@ -52,6 +52,8 @@ class Tls:
     keyfile: str | None = None
     ca_certs: str | None = None
     cert_reqs: int = ssl.CERT_NONE
+    ciphers: str | None = None
+    """In OpenSSL's format; None means Python's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,8 @@ def _tls_context(tls: Tls) -> ssl.SSLContext:
         context.verify_mode = ssl.VerifyMode(tls.cert_reqs)
         if tls.ca_certs is not None:
             context.load_verify_locations(tls.ca_certs)
+        if tls.ciphers is not None:
+            context.set_ciphers(tls.ciphers)
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (tls.certfile, tls.keyfile, tls.ca_certs)))
         raise ConfigError(

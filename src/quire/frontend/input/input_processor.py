@@ -173,7 +173,7 @@ class InputProcessor:
         max_tokens = self._max_tokens(len(token_ids), params)
         if inputs.prompt_embeds is not None:
             check_embeds(params)
-        check_params(params, self.model.vocab_size)
+        check_params(params, self.model.vocab_size, self.config.max_logprobs)
         check_options(inputs.options, self.config.transfer)
         if bad_words is None and params.bad_words:
             bad_words = word_tokens(self.tokenizer, params.bad_words)

@@ -31,9 +31,17 @@ def check_sampling_types(params: object) -> None:
     check_types(params)
 
 
-def check_params(params: SamplingParams, vocab_size: int) -> None:
+def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> None:
     """Raise `InvalidRequestError` for a field that cannot be served."""
     check_sampling_types(params)
+    most = min(max_logprobs, vocab_size)
+    for name in ("logprobs", "prompt_logprobs"):
+        if (count := getattr(params, name)) is not None and count > most:
+            raise InvalidRequestError(
+                f"{name} is {count}; it must be in [0, {most}].",
+                fix="Ask for fewer, or start with a higher --max-logprobs.",
+                param=name,
+            )
     if (count := len(params.allowed_token_ids or ())) > vocab_size:
         raise InvalidRequestError(
             f"allowed_token_ids has {count} token ids; the model's vocabulary has {vocab_size}.",

@@ -126,7 +126,7 @@ async def _count(request: Request, chat: ChatRequest) -> int:
     """Return the number of tokens in a chat's prompt."""
     server = server_state(request)
     chat = replace(chat, chat_template_kwargs=template_kwargs(request, chat))
-    work = server.live_engine().tokenize(chat_prompt(chat, server.options.chat_template), True)
+    work = server.live_engine().tokenize(chat_prompt(chat, server), True)
     return len(await while_connected(work, request.receive))
 
 

@@ -170,7 +170,7 @@ def _check(block: Known, role: Role, where: str) -> None:
 def _call(block: ToolUseBlock) -> CalledTool:
     given = block.input
     written = given if isinstance(given, str) else encode({} if given is None else given).decode()
-    return CalledTool(block.id, CalledFunction(block.name, written))
+    return CalledTool(id=block.id, function=CalledFunction(block.name, written))
 
 
 def as_chat(

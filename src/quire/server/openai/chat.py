@@ -30,7 +30,7 @@ from quire.server.openai.answers import (
 )
 from quire.server.openai.beams import search, search_params
 from quire.server.openai.calls import at_fault
-from quire.server.openai.conversation import chat_prompt, echoed, plain_form, rendered, template_of
+from quire.server.openai.conversation import chat_prompt, echoed, plain_form, rendered
 from quire.server.openai.generation import (
     Generation,
     TextEvent,
@@ -82,12 +82,13 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
     body = plain_form(request, body)
     reading = replace(read_tools(body, server.parsers), functions=body.functions is not None)
     body.chat_template_kwargs = template_kwargs(request, body)
-    params = chat_params(body, engine.default_sampling_params)
+    most = engine.resolved.config.max_logprobs
+    params = chat_params(body, engine.default_sampling_params, most)
     call = Generation(
         response_id,
         model,
         with_tools(params, body, reading, engine.tokenizer),
-        [chat_prompt(body, template_of(body, server))],
+        [chat_prompt(body, server)],
         server,
         request_options(request, body),
         notices=all_notices(request),
@@ -236,6 +237,8 @@ class _Answer(ChatAnswer):
         choice.delta = reader.delta(found)
         choice.logprobs = at_once(self.logprobs(found.logprobs)) if found.logprobs else None
         choice.finish_reason = reader.finish_reason(completion.finish_reason)
+        if choice.finish_reason is not None and reader.has_nothing:
+            choice.delta.content = ""  # the role's event may have null
         return event(self.chunk([choice]))
 
     def first_events(self, output: RequestOutput) -> list[bytes]:
@@ -303,5 +306,5 @@ class _Answer(ChatAnswer):
             return None
         body, tokenizer = self.body, self.call.server.engine.tokenizer
         top, named = body.top_logprobs or 0, body.logprob_token_ids or ()
-        as_ids = bool(body.return_tokens_as_token_ids)
+        as_ids = self.call.server.options.names_tokens_by_id(body.return_tokens_as_token_ids)
         return (yield from chat_logprobs(positions, top, tokenizer, named=named, as_ids=as_ids))

@@ -185,6 +185,8 @@ class _Answer(PromptsAnswer):
     """By prompt: its log-probabilities, which come once but belong to each of its n choices."""
     echoed: dict[int, tuple[CompletionLogprobs, int]] = field(default_factory=dict)
     """By prompt: the same as `logprobs` of an echoed prompt, and the prompt's characters."""
+    prompt_texts: dict[int, str] = field(default_factory=dict)
+    """By prompt: the text of token ids that are echoed."""
     texts: dict[int, TextEvent] = field(default_factory=dict)
     """By choice, from its first event on."""
     begun: bool = False
@@ -287,7 +289,9 @@ class _Answer(PromptsAnswer):
             self.offsets[index] = offset
             choice = CompletionChoice(
                 index=index,
-                text=self.prompt_text(output) + completion.text if echo else completion.text,
+                text=self.prompt_text(prompt, output) + completion.text
+                if echo
+                else completion.text,
                 logprobs=logprobs,
                 finish_reason=completion.finish_reason,
                 stop_reason=completion.stop_reason,
@@ -313,19 +317,22 @@ class _Answer(PromptsAnswer):
         Args:
             first: the prompt's first token, if the positions are the prompt's.
         """
+        options = self.call.server.options
         return completion_logprobs(
             positions,
             self.body.logprobs or 0,
             offset,
             (0, "") if first is None else (first, self.decoded([first])),
             named=self.body.logprob_token_ids or (),
-            as_ids=bool(self.body.return_tokens_as_token_ids),
+            as_ids=options.names_tokens_by_id(self.body.return_tokens_as_token_ids),
         )
 
-    def prompt_text(self, output: RequestOutput) -> str:
+    def prompt_text(self, prompt: int, output: RequestOutput) -> str:
         if output.prompt is not None:
             return output.prompt
-        return self.decoded(output.prompt_token_ids)
+        if prompt not in self.prompt_texts:  # once for all of its choices
+            self.prompt_texts[prompt] = self.decoded(output.prompt_token_ids)
+        return self.prompt_texts[prompt]
 
     def decoded(self, token_ids: list[int]) -> str:
         return self.call.server.engine.tokenizer.decode(token_ids)

@@ -8,6 +8,7 @@ text of the assistant.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,14 +42,15 @@ _MAY_BE_EMPTY = ("assistant", "tool")
 """Roles whose messages need no content."""
 
 
-def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt | ImagePrompt:
+def chat_prompt(body: ChatRequest, server: ServerState) -> ChatPrompt | ImagePrompt:
     """Return the conversation for the engine to render, with its images.
 
     Raises:
-        ApiError: 400 if it is empty, or its options contradict each other.
+        ApiError: 400 if it is empty, its options contradict each other, or `_template_of` raises.
     """
     if not body.messages:
         raise invalid("messages is empty.", "messages")
+    defaults = server.options.default_chat_template_kwargs
     add_prompt, resume = body.add_generation_prompt, bool(body.continue_final_message)
     if add_prompt and resume:
         raise invalid(
@@ -63,10 +65,10 @@ def chat_prompt(body: ChatRequest, template: str | None) -> ChatPrompt | ImagePr
     return pictured(
         ChatPrompt(
             [_message(message, index) for index, message in enumerate(body.messages)],
-            chat_template=template,
+            chat_template=_template_of(body, server),
             add_generation_prompt=not resume if add_prompt is None else add_prompt,
             continue_final_message=resume,
-            kwargs=body.chat_template_kwargs,
+            kwargs=(defaults or {}) | (body.chat_template_kwargs or {}) or None,
             tools=tool_definitions(body),
             documents=body.documents,
             add_special_tokens=bool(body.add_special_tokens),
@@ -113,7 +115,7 @@ def _call(call: CalledTool) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def template_of(body: ChatRequest, server: ServerState) -> str | None:
+def _template_of(body: ChatRequest, server: ServerState) -> str | None:
     """Return the chat template of a request; None for the model's own.
 
     Raises:
@@ -227,12 +229,14 @@ def _allowed(
 
 
 def _messages(given: Sequence[ChatMessage]) -> list[ChatMessage] | None:
-    """Return the messages with tool calls instead of function calls, and refusals as text; None if
-    nothing changes."""
+    """Return the messages with tool calls instead of function calls, an id of each call, and
+    refusals as text; None if nothing changes."""
     if not any(map(_is_older, given)):
         return None
     result: list[ChatMessage] = []
     called = 0
+    waiting: deque[str] = deque()
+    """Ids of calls without a result."""
     for index, message in enumerate(given):
         if message.function_call is not None:
             if message.tool_calls:
@@ -240,11 +244,17 @@ def _messages(given: Sequence[ChatMessage]) -> list[ChatMessage] | None:
                     "A message has tool_calls or a function_call, not both.",
                     f"messages[{index}].function_call",
                 )
-            called += 1
-            call = CalledTool(_call_id(called), message.function_call)
+            call = CalledTool(function=message.function_call)
             message = replace(message, tool_calls=[call], function_call=None)
-        if message.role == "function":
-            message = replace(message, role="tool", tool_call_id=_call_id(called))
+        if message.tool_calls:
+            ids = [call.id or _call_id(called + n) for n, call in enumerate(message.tool_calls, 1)]
+            called += len(ids)
+            waiting = deque(ids)
+            calls = [replace(call, id=i) for call, i in zip(message.tool_calls, ids, strict=True)]
+            message = replace(message, tool_calls=calls)
+        if message.role == "function" or (message.role == "tool" and not message.tool_call_id):
+            call_id = waiting.popleft() if waiting else _call_id(called)
+            message = replace(message, role="tool", tool_call_id=call_id)
         result.append(_with_refusal(message))
     return result
 
@@ -253,6 +263,8 @@ def _is_older(message: ChatMessage) -> bool:
     return (
         message.function_call is not None
         or message.role == "function"
+        or (message.role == "tool" and not message.tool_call_id)
+        or any(not call.id for call in message.tool_calls or ())
         or message.refusal is not None
         or (
             isinstance(message.content, list)

@@ -71,7 +71,7 @@ def completion_logprobs(
             _named(i, p.decoded_token, as_ids=as_ids): p.logprob
             for i, p in _reported(position, top, named)
         }
-        result.top_logprobs.append(_as_json({**likeliest, name: chosen.logprob}))
+        result.top_logprobs.append(as_json({**likeliest, name: chosen.logprob}))
         offset += len(text)
     return result, offset
 
@@ -108,7 +108,7 @@ def chat_logprobs(
         ]
         text = _named(token, chosen.decoded_token, as_ids=as_ids)
         raw = list(tokenizer.token_bytes(token))
-        content.append(_as_json(TokenLogprob(text, chosen.logprob, raw, likeliest)))
+        content.append(as_json(TokenLogprob(text, chosen.logprob, raw, likeliest)))
     return ChatLogprobs(content)
 
 
@@ -122,7 +122,7 @@ def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> Turns[Promp
             result.append(None)
         else:
             result.append(
-                _as_json(
+                as_json(
                     {
                         i: PromptLogprob(p.logprob, p.rank, p.decoded_token)
                         for i, p in position.items()
@@ -132,7 +132,7 @@ def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> Turns[Promp
     return result
 
 
-def _as_json(entry: T) -> T:
+def as_json(entry: T) -> T:
     """Return `entry` encoded, so that encoding the answer only copies it."""
     return cast(T, msgspec.Raw(encode(entry)))
 

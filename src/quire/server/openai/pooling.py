@@ -31,6 +31,7 @@ from quire.server.notices import notices_of
 from quire.server.openai.completions import split_prompts, without_specials
 from quire.server.openai.conversation import chat_prompt, plain_form
 from quire.server.openai.generation import final_outputs
+from quire.server.openai.logprobs import as_json
 from quire.server.openai.pooling_protocol import (
     ClassificationData,
     ClassificationRequest,
@@ -56,12 +57,18 @@ from quire.server.openai.pooling_protocol import (
 from quire.server.openai.protocol import MAX_SEQUENCES, ChatRequest
 from quire.server.request_options import request_options
 from quire.server.state import ServerState, request_id, server_state
+from quire.server.turns import Turns, in_turns
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.frontend.output.pooling_output import Floats
 
 B = TypeVar("B", bound=CommonPooling)
+T = TypeVar("T")
+
+VECTORS_PER_TURN = 64
+NUMBERS_PER_TURN = 8192
+"""They take about 1 ms."""
 
 
 @contract(body=EmbeddingRequest, answer=EmbeddingResponse, errors=OF_GENERATION)
@@ -76,8 +83,7 @@ async def create_embedding(request: Request) -> Response:
     ]
     params = call.params(dimensions=body.dimensions, normalize=body.normalize)
     vectors = await call.vectors(prompts, params)
-    encode = _encoding(body.encoding_format)
-    data = [EmbeddingData(i, encode(v)) for i, v in enumerate(vectors)]
+    data = await in_turns(_written(EmbeddingData, vectors, body.encoding_format))
     return json_response(EmbeddingResponse(data=data, **call.head()))
 
 
@@ -90,8 +96,7 @@ async def create_pooling(request: Request) -> Response:
         dimensions=body.dimensions, normalize=body.normalize, use_activation=body.use_activation
     )
     vectors = await call.vectors(await call.prompts(body), params)
-    encode = _encoding(body.encoding_format)
-    data = [PoolingData(i, encode(v)) for i, v in enumerate(vectors)]
+    data = await in_turns(_written(PoolingData, vectors, body.encoding_format))
     return json_response(PoolingResponse(data=data, **call.head()))
 
 
@@ -183,7 +188,7 @@ class _Call(Generic[B]):
             add_special_tokens=body.add_special_tokens,
             chat_template_kwargs=body.chat_template_kwargs,
         )
-        prompt = chat_prompt(plain_form(self.request, chat), self.server.options.chat_template)
+        prompt = chat_prompt(plain_form(self.request, chat), self.server)
         vision = self.server.engine.resolved.config.model.vision
         if vision is not None and vision.pool is not None:
             return [plain_prompt(prompt)]
@@ -231,9 +236,7 @@ class _Call(Generic[B]):
                 error.param = self.field
             raise
         self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-        from quire.frontend.output.pooling_output import finish
-
-        return [finish(config, params, output.pooled or b"") for output in outputs]
+        return await in_turns(_finished(config, params, outputs))
 
     async def _run(
         self, prompts: Sequence[PoolingPrompt], params: PoolingParams
@@ -266,6 +269,35 @@ class _Call(Generic[B]):
             "usage": self.usage(),
             "warnings": notices_of(self.request),
         }
+
+
+def _finished(
+    config: PoolingConfig, params: PoolingParams, outputs: Sequence[RequestOutput]
+) -> Turns[list[Floats]]:
+    from quire.frontend.output.pooling_output import finish
+
+    vectors = []
+    for index, output in enumerate(outputs, 1):
+        vectors.append(finish(config, params, output.pooled or b""))
+        if index % VECTORS_PER_TURN == 0:
+            yield
+    return vectors
+
+
+def _written(
+    kind: Callable[[int, Any], T], vectors: Sequence[Floats], encoding: str | None
+) -> Turns[list[T]]:
+    """Return the vectors of an answer, encoded as JSON."""
+    encode = _encoding(encoding)
+    data: list[T] = []
+    size = 0
+    for index, vector in enumerate(vectors):
+        data.append(as_json(kind(index, encode(vector))))
+        size += len(vector)
+        if size > NUMBERS_PER_TURN:
+            size = 0
+            yield
+    return data
 
 
 def _prompts(given: Input) -> list[PoolingPrompt]:

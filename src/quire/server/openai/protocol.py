@@ -234,10 +234,11 @@ class CalledFunction(Strict):
     """A JSON object or its text; other text is accepted unchanged."""
 
 
-class CalledTool(Strict):
+class CalledTool(Strict, kw_only=True):
     """A call in an assistant's message, sent back by a client."""
 
-    id: str
+    id: str | None = None
+    """Without ids, results belong to calls in their order."""
     function: CalledFunction
     type: Literal["function"] = "function"
 

@@ -67,10 +67,14 @@ def echoes_alone(request: CompletionRequest) -> bool:
     return bool(request.echo) and request.max_tokens == 0
 
 
-def chat_params(request: ChatRequest, defaults: Mapping[str, Any]) -> SamplingParams:
+def chat_params(
+    request: ChatRequest, defaults: Mapping[str, Any], max_logprobs: int = MAX_LOGPROBS
+) -> SamplingParams:
     """Return sampling parameters; raise `InvalidRequestError` or `ApiError` with the field."""
     return SamplingParams(
-        **_fields(request, defaults), max_tokens=_max_tokens(request), logprobs=_logprobs(request)
+        **_fields(request, defaults),
+        max_tokens=_max_tokens(request),
+        logprobs=_logprobs(request, max_logprobs),
     )
 
 
@@ -108,13 +112,11 @@ def _max_tokens(request: ChatRequest) -> int | None:
     return newer
 
 
-def _logprobs(request: ChatRequest) -> int | None:
+def _logprobs(request: ChatRequest, most: int) -> int | None:
     top = request.top_logprobs
     if top is not None:
-        if not 0 <= top <= MAX_LOGPROBS:
-            raise invalid(
-                f"top_logprobs is {top}; it must be in [0, {MAX_LOGPROBS}].", "top_logprobs"
-            )
+        if not 0 <= top <= most:
+            raise invalid(f"top_logprobs is {top}; it must be in [0, {most}].", "top_logprobs")
         if top and not request.logprobs:
             raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
     return (top or 0) if request.logprobs else None

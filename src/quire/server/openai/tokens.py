@@ -17,7 +17,7 @@ from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.message_parts import mend_chat
-from quire.server.openai.conversation import chat_prompt, plain_form, template_of
+from quire.server.openai.conversation import chat_prompt, plain_form
 from quire.server.openai.protocol import (
     ChatMessage,
     ChatRequest,
@@ -150,4 +150,4 @@ def _prompt(request: Request, body: TokenizeRequest) -> str | ChatPrompt | Image
     assert body.messages is not None
     fields = {name: getattr(body, name) for name in (*_OF_CHAT, "add_special_tokens")}
     chat = ChatRequest(messages=body.messages, **fields)
-    return chat_prompt(plain_form(request, chat), template_of(chat, server_state(request)))
+    return chat_prompt(plain_form(request, chat), server_state(request))

@@ -221,6 +221,7 @@ class ChoiceReader:
         self._logprobs: TokenSpans[PositionLogprobs] = TokenSpans()
         self._tokens: TokenSpans[int] = TokenSpans()
         self.reasoning_tokens = 0
+        self._has_content = False
 
     def read(self, completion: CompletionOutput) -> deltas.Delta:
         """Return the parts of an output, whole or DELTA; content has its tokens' logprobs."""
@@ -241,7 +242,13 @@ class ChoiceReader:
                     self.reasoning_tokens += len(tokens)
             if self._is_shown(part):
                 delta.add(part)
+        self._has_content = self._has_content or bool(delta.content)
         return delta
+
+    @property
+    def has_nothing(self) -> bool:
+        """Return whether there are neither content nor calls so far."""
+        return not self._has_content and not self._parser.num_calls
 
     def _is_shown(self, part: deltas.TextDelta | deltas.CallDelta) -> bool:
         if isinstance(part, deltas.CallDelta):

@@ -109,8 +109,10 @@ def _answer(content: str | list[Part] | None, thoughts: Sequence[str]) -> ChatMe
 def _call(item: FunctionCallItem | CustomCallItem, tools: ToolSet) -> CalledTool:
     name = tools.name_of(item.name, item.namespace)
     if isinstance(item, CustomCallItem):
-        return CalledTool(item.call_id, CalledFunction(name, {PARAMETER: item.input}))
-    return CalledTool(item.call_id, CalledFunction(name, item.arguments))
+        function = CalledFunction(name, {PARAMETER: item.input})
+    else:
+        function = CalledFunction(name, item.arguments)
+    return CalledTool(id=item.call_id, function=function)
 
 
 Parts = Sequence[InputText | AnswerText | RefusalText | InputImage]

@@ -105,7 +105,7 @@ async def count_input_tokens(request: Request) -> Response:
         server.served_name(body.model)
         chat = _with_effort(request, as_chat(body, items, tools))
         read_tools(chat, server.parsers)
-        work = server.live_engine().tokenize(chat_prompt(chat, server.options.chat_template), True)
+        work = server.live_engine().tokenize(chat_prompt(chat, server), True)
         tokens = await while_connected(work, request.receive)
     return json_response(InputTokens(len(tokens)))
 
@@ -187,7 +187,7 @@ async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt | ImageP
     def behind(start: int) -> ChatPrompt | ImagePrompt:
         kept = [m for m in messages[:start] if m.role in ("system", "developer")]
         chat.messages = [*kept, *messages[start:]]
-        return chat_prompt(chat, server.options.chat_template)
+        return chat_prompt(chat, server)
 
     starts = [index for index, message in enumerate(messages) if message.role == "user"]
     first, last = 0, len(starts) - 1

@@ -195,6 +195,17 @@ async def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> No
         assert response.json()["error"]["param"] == param
 
 
+async def test_a_server_may_name_tokens_by_id() -> None:
+    async with running(return_tokens_as_token_ids=True) as app:
+        asked: dict[str, Any] = {"logprobs": True, "max_tokens": 1}
+        for own, named in ((None, True), (False, False)):
+            response = await app.chat(**asked, return_tokens_as_token_ids=own)
+            [entry] = response.json()["choices"][0]["logprobs"]["content"]
+            assert entry["token"].startswith("token_id:") is named
+        response = await app.complete(logprobs=0, max_tokens=1)
+        assert response.json()["choices"][0]["logprobs"]["tokens"][0].startswith("token_id:")
+
+
 async def test_media_that_a_tool_returned() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
     parts = [{"type": "text", "text": "See:"}, image]

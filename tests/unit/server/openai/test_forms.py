@@ -104,6 +104,26 @@ async def test_a_function_that_was_called_is_a_tool() -> None:
         assert old.prompt_token_ids == new.prompt_token_ids
 
 
+async def test_calls_and_results_without_ids_belong_together_in_order() -> None:
+    def conversation(*ids: str) -> list[Any]:
+        functions = [{"name": "weather", "arguments": f'{{"city": "{c}"}}'} for c in "ab"]
+        calls: list[Any] = [{"function": function} for function in functions]
+        results: list[Any] = [{"role": "tool", "content": text} for text in ("sun", "rain")]
+        for call, result, call_id in zip(calls, results, ids, strict=False):
+            call["id"] = result["tool_call_id"] = call_id
+        return [USER, {"role": "assistant", "tool_calls": calls}, *results]
+
+    async with asking("Yes.", chat_template=SHOWN) as (_, create):
+        asked = {"extra_body": {"return_token_ids": True}, "tools": [TOOL]}
+        without = await create(messages=conversation(), **asked)
+        numbered = await create(messages=conversation("000000001", "000000002"), **asked)
+        assert without.prompt_token_ids == numbered.prompt_token_ids
+        half = conversation("x", "y")
+        del half[-2]["tool_call_id"], half[-1]["tool_call_id"]
+        whole = await create(messages=conversation("x", "y"), **asked)
+        assert (await create(messages=half, **asked)).prompt_token_ids == whole.prompt_token_ids
+
+
 async def test_a_refusal_is_text() -> None:
     async with asking("Yes.") as (_, create):
         asked = {"extra_body": {"return_token_ids": True}}

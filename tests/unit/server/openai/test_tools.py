@@ -142,6 +142,21 @@ async def test_reasoning() -> None:
         assert (await ask(app))["message"]["content"] == "<think>Hm.</think>Yes."
 
 
+async def test_variables_of_the_template_have_defaults() -> None:
+    async with saying("Hm.</think>Yes.", default_chat_template_kwargs={"think": True}) as app:
+        assert (await ask(app))["message"]["content"] == "Yes."
+        choice = await ask(app, chat_template_kwargs={"think": False})
+        assert choice["message"]["content"] == "Hm.</think>Yes."
+
+
+async def test_an_empty_answer_has_empty_content_whole_and_streamed() -> None:
+    async with saying("") as app:
+        assert (await ask(app))["message"]["content"] == ""
+        response = await app.chat(max_tokens=None, tools=[TOOL], stream=True)
+        found = [chunk["choices"][0]["delta"].get("content") for chunk in events(response.text)]
+        assert found == [None, ""]
+
+
 async def test_an_answer_of_a_tool_goes_to_the_template() -> None:
     async with saying("ok") as app:
         called = {
