@@ -10,6 +10,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from quire.cli.words import plain_words
 from quire.core.errors import ConfigError
 from quire.core.registry import closest
 from quire.resolve.vllm_flags import PREFIX
@@ -71,6 +72,7 @@ class Parser(argparse.ArgumentParser):
             ConfigError: a line of the file is wrong.
         """
         command, words = _leaf(self, argv)
+        argv = [*argv[: len(argv) - len(words)], *(words := plain_words(command, words))]
         given = _given(command, words)
         values: dict[str, FileValue] = {}
         if isinstance(path := given.get("config"), Path):

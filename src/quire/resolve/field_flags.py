@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from quire.core.config import ProfilerConfig
 from quire.resolve.profiler import parse_profiler_config
-from quire.resolve.vllm_flags import add_foreign_flags, foreign_notes, foreign_values
+from quire.resolve.vllm_arguments import OTHER_VALUES, modernize
+from quire.resolve.vllm_flags import FOREIGN, add_foreign_flags, foreign_notes, foreign_values
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -32,7 +33,11 @@ _SHORT = {
     "pipeline_parallel_size": ["-pp"],
     "data_parallel_size": ["-dp"],
     "quantization": ["-q"],
-    "compilation_config": ["-O"],
+    "compilation_config": ["-O", "-cc"],
+    "data_parallel_backend": ["-dpb"],
+    "data_parallel_rank": ["-dpn"],
+    "data_parallel_size_local": ["-dpl"],
+    "data_parallel_start_rank": ["-dpr"],
 }
 """vLLM's short spellings."""
 _UNITS = (
@@ -113,10 +118,13 @@ def arguments_from(kind: type[Arguments], namespace: argparse.Namespace) -> Argu
     Raises:
         ConfigError: the profiler's flags are wrong, or one of vLLM's is not supported.
     """
-    for note in foreign_notes(foreign_values(vars(namespace))):
-        print(f"note: {note}", file=sys.stderr)
     names = {field.name for field in dataclasses.fields(kind)}
     values = {name: value for name, value in vars(namespace).items() if name in names}
+    values |= foreign_values(vars(namespace))
+    notes = modernize(values)
+    foreign = {name: values.pop(name) for name in [*values] if name in FOREIGN}
+    for note in [*notes, *foreign_notes(foreign)]:
+        print(f"note: {note}", file=sys.stderr)
     whole = values.get("profiler_config")
     parts = {
         name.removeprefix(_PROFILER): value
@@ -228,7 +236,8 @@ def value_options(name: str, hint: Any) -> dict[str, Any]:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
     if typing.get_origin(hint) is typing.Literal:
-        return {"choices": list(typing.get_args(hint))}
+        others, _ = OTHER_VALUES.get(name, ((), ""))
+        return {"choices": [*typing.get_args(hint), *others]}
     convert: Callable[[str], Any]
     if hint is int:
         size = name.endswith("_bytes")

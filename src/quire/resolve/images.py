@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from quire.checkpoint.json_file import read_json
@@ -36,6 +38,8 @@ _PAN_AND_SCAN = {
 }
 """Gemma 3: settings that cut long images, and what absent ones mean."""
 _QWEN_SIZES = {"shortest_edge": 2**16, "longest_edge": 2**24}
+_PAIRS = re.compile(r"\w+=\d{1,4}(,\w+=\d{1,4})*", re.ASCII)
+"""vLLM's older form of `--limit-mm-per-prompt`: image=4,video=0."""
 _OF_QWEN = ("min_pixels", "max_pixels", "size")
 _KINDS: dict[VisionKind, tuple[dict[str, Any], tuple[str, ...]]] = {
     "clip": (_CLIP | {"resample": 3}, ()),
@@ -208,7 +212,11 @@ def _kwargs(args: EngineArgs, known: tuple[str, ...]) -> dict[str, Any]:
 
 def _limit(args: EngineArgs) -> int:
     """Return the most images of a prompt."""
-    given = read_object("limit_mm_per_prompt", args.limit_mm_per_prompt, '{"image": 4}')
+    text = args.limit_mm_per_prompt
+    if text is not None and _PAIRS.fullmatch(text):
+        pairs = (pair.split("=") for pair in text.split(","))
+        text = json.dumps({name: int(value) for name, value in pairs})
+    given = read_object("limit_mm_per_prompt", text, '{"image": 4}')
     for name, value in given.items():
         if name not in ("image", "video", "audio"):
             raise wrong_flag("limit_mm_per_prompt", f"{name!r} is no kind of input.")

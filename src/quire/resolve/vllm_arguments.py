@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 from quire.core.errors import ConfigError
 from quire.core.log import setup_logging
 from quire.core.registry import did_you_mean
+from quire.resolve.flag_values import read_json, read_object
 from quire.resolve.vllm_flags import FOREIGN, PREFIX, foreign_notes
+from quire.system import env
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +31,22 @@ _TASKS = {
     "score": {"runner": "pooling"},
 }
 """vLLM's old `task` in today's fields."""
+_OF_CONFIG_JSON = {
+    "rope_scaling": '{"rope_type": "yarn", "factor": 4.0}',
+    "rope_theta": "1000000",
+}
+"""Older flags that are fields of config.json, each with an example."""
+_READERS = ("bitsandbytes", "fastsafetensors", "instanttensor", "mistral", "runai_streamer")
+OTHER_VALUES: dict[str, tuple[dict[Any, Any], str]] = {
+    "max_logprobs": ({-1: 1024}, "a position has no more"),
+    "load_format": (dict.fromkeys(_READERS, "auto"), "the files decide how they are read"),
+    "prefix_caching_hash_algo": (
+        dict.fromkeys(("builtin", "sha256_cbor", "sha256_cbor_64bit"), "sha256")
+        | {"xxhash_cbor": "xxhash"},
+        "blocks are hashed in one way",
+    ),
+}
+"""Field → vLLM's value → the one with the same answers; and the reason."""
 _OF_THE_SERVER = {
     "served_model_name": "only `quire serve` needs a name",
     "reasoning_parser": "only `quire serve` parses reasoning; Python gets the whole text",
@@ -53,6 +71,34 @@ def takes_vllm_names(cls: type[Arguments]) -> type[Arguments]:
     return cls
 
 
+def modernize(found: dict[str, Any]) -> list[str]:
+    """Replace vLLM's older names and values by today's, in place; return notes on them.
+
+    Raises:
+        ConfigError: the text of a JSON flag is no JSON.
+    """
+    for name, value in _TASKS.get(str(found.get("task")), {}).items():
+        found.pop("task", None)
+        if found.get(name, "auto") == "auto":
+            found[name] = value
+    if (pooler := found.pop("override_pooler_config", None)) is not None:
+        found["pooler_config"] = pooler if isinstance(pooler, str) else json.dumps(pooler)
+    for name, example in _OF_CONFIG_JSON.items():
+        if (given := found.pop(name, None)) is not None:
+            read = read_json(name, given, object, example) if isinstance(given, str) else given
+            others = read_object("hf_overrides", found.get("hf_overrides"))
+            found["hf_overrides"] = json.dumps(others | {name: read})
+    if isinstance(token := found.pop("hf_token", None), str):
+        env.use_hf_token(token)
+    notes = []
+    for name, (same, why) in OTHER_VALUES.items():
+        given = found.get(name)
+        if isinstance(given, str | int) and given in same:
+            found[name] = same[given]
+            notes.append(f"--{name.replace('_', '-')} {given} means {same[given]}: {why}.")
+    return notes
+
+
 def _own_fields(given: Mapping[str, Any], fields: set[str]) -> dict[str, Any]:
     """Return the fields in `given`; log vLLM's names that have no effect."""
     found = {name.removeprefix(PREFIX): value for name, value in given.items()}
@@ -61,15 +107,12 @@ def _own_fields(given: Mapping[str, Any], fields: set[str]) -> dict[str, Any]:
             found[name] = json.dumps(found[name])
     if isinstance(domains := found.get("allowed_media_domains"), list):
         found["allowed_media_domains"] = ",".join(map(str, domains))
-    if found.keys() <= fields:
+    notes = modernize(found)
+    if found.keys() <= fields and not notes:
         return found
-    if found.get("task") in _TASKS:
-        for name, value in _TASKS[found.pop("task")].items():
-            if found.get(name, "auto") == "auto":
-                found[name] = value
     foreign = {name: found.pop(name) for name in [*found] if name in FOREIGN}
     server = [name for name in [*found] if name in _OF_THE_SERVER and name not in fields]
-    notes = [*foreign_notes(foreign)]
+    notes += foreign_notes(foreign)
     for name in server:
         del found[name]
         notes.append(f"{name} has no effect: {_OF_THE_SERVER[name]}.")

@@ -67,6 +67,11 @@ def hf_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
 
 
+def use_hf_token(token: str) -> None:
+    """Set `HF_TOKEN`, the key for downloads from the Hugging Face hub."""
+    os.environ["HF_TOKEN"] = token
+
+
 def layer_partition() -> str | None:
     """Return `VLLM_PP_LAYER_PARTITION`, the layers of each pipeline stage: "4,4,3"."""
     return os.environ.get("VLLM_PP_LAYER_PARTITION") or None

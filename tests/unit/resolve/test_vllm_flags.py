@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -53,14 +54,18 @@ def test_a_switch_takes_no_word_from_the_model() -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ("--api-server-count=2", "behind a router"),
-        ("--no-enable-chunked-prefill", "in chunks"),
+        ("--enable-eplb", "no expert parallelism"),
+        ("--response-role=x", "is assistant"),
         ("--speculative-model ngram", "--speculative-config, a JSON object with the field 'model'"),
         ("--spec-tokens 3", "field 'num_speculative_tokens'"),
         ("--ngram-prompt-lookup-max 4", "field 'prompt_lookup_max'"),
         ("--per-request-spec-decode-metrics summary", "accepted_prediction_tokens"),
-        ("--guided-decoding-backend xgrammar", "llguidance"),
-        ("--task embed", "--runner pooling"),
+        ("--guided-decoding-disable-any-whitespace", "in structured_outputs"),
+        ("--task reward", "--runner pooling"),
+        ("--rope-scaling {", "rope-scaling"),
+        ('--structured-outputs-config {"disable_any_whitespace":true}', "with disable_any_whites"),
+        ('--structured-outputs-config {"backends":"x"}', "with backends"),
+        ("--structured-outputs-config xgrammar", "no JSON object"),
     ],
 )
 def test_what_cannot_be_heeded_is_refused_with_a_way_out(words: str, why: str) -> None:
@@ -70,11 +75,50 @@ def test_what_cannot_be_heeded_is_refused_with_a_way_out(words: str, why: str) -
 
 @pytest.mark.parametrize(
     "words",
-    ["--api-server-count 1", "--enable-chunked-prefill", "--guided-decoding-backend auto"],
+    [
+        "--api-server-count 4",
+        "--no-enable-chunked-prefill",
+        "--guided-decoding-backend xgrammar",
+        '--structured-outputs-config {"backend":"xgrammar","disable_fallback":true}',
+    ],
 )
 def test_what_is_so_in_any_case(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert parse(*words.split()) == EngineArgs()
     assert "has no effect" in capsys.readouterr().err
+
+
+def test_older_names_and_other_values(capsys: pytest.CaptureFixture[str]) -> None:
+    args = parse(
+        *["--rope-scaling", '{"rope_type": "yarn"}', "--rope-theta", "1e6", "--task", "embed"],
+        *["--hf-overrides", '{"a": 1}', "--override-pooler-config", '{"normalize": false}'],
+    )
+    assert args == EngineArgs(
+        hf_overrides='{"a": 1, "rope_scaling": {"rope_type": "yarn"}, "rope_theta": 1000000.0}',
+        pooler_config='{"normalize": false}',
+        runner="pooling",
+        convert="embed",
+    )
+    assert not capsys.readouterr().err
+    flags = ["--load-format", "mistral", "--prefix-caching-hash-algo", "xxhash_cbor"]
+    args = parse(*flags, "--max-logprobs", "-1")
+    assert args == EngineArgs(max_logprobs=1024, prefix_caching_hash_algo="xxhash")
+    notes = [line.split(":")[1] for line in capsys.readouterr().err.splitlines()]
+    assert sorted(notes) == [
+        " --load-format mistral means auto",
+        " --max-logprobs -1 means 1024",
+        " --prefix-caching-hash-algo xxhash_cbor means xxhash",
+    ]
+    given: dict[str, Any] = {"load_format": "bitsandbytes", "rope_theta": 5.0}
+    assert EngineArgs(**given) == EngineArgs(hf_overrides='{"rope_theta": 5.0}')
+
+
+def test_a_token_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    assert parse("--hf-token") == EngineArgs()
+    assert "HF_TOKEN" not in os.environ
+    assert parse("model", "--hf-token", "hf_x") == EngineArgs()
+    assert os.environ["HF_TOKEN"] == "hf_x"
+    monkeypatch.setenv("HF_TOKEN", "")  # have the environment restored
 
 
 def test_from_python(caplog: pytest.LogCaptureFixture) -> None:
