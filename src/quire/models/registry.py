@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -167,11 +168,34 @@ def model_config(hf_config: Mapping[str, Any]) -> ModelConfig:
         CheckpointError: a field is missing or wrong; names it.
     """
     kind = vision_kind(hf_config)
-    text_only = hf_config if kind is None else text_config(hf_config, kind)
+    nested = kind is not None or text_alone(hf_config)
+    text_only = text_config(hf_config, kind) if nested else hf_config
     text = architecture(_architecture_name(text_only)).parse(text_only)
     if not text.layers_with("recurrent"):  # all layers of a hybrid may have attention
         text = replace(text, recurrent=None)
     return text if kind is None else replace(text, vision=parse_vision(hf_config, kind, text))
+
+
+def text_alone(hf_config: Mapping[str, Any]) -> bool:
+    """Return whether a config.json's model also reads what Quire has no tower for, while Quire has
+    its text model, which can be served alone."""
+    classes, text = hf_config.get("architectures"), hf_config.get("text_config")
+    if not isinstance(classes, list) or not isinstance(text, Mapping):
+        return False
+    names = [name for name in classes if isinstance(name, str)]
+    known = any(name in HF_CLASSES or name in CLASSES for name in names)
+    writes = any(name.endswith("ForConditionalGeneration") for name in names)
+    return writes and not known and text.get("model_type") in _DECODERS.values()
+
+
+_TEXT_PART = re.compile(r"(?:model\.)?language_model\.")
+_PLAIN = re.compile(r"(?:lm_head|mtp|(?:model\.)?(?:layers|embed_tokens|norm))\.")
+
+
+def text_name(stored: str) -> str | None:
+    """Return a tensor's name in the text model of such a config.json; None if it is not there."""
+    name, found = _TEXT_PART.subn("", stored, count=1)
+    return name if found or _PLAIN.match(name) else None
 
 
 def _architecture_name(hf_config: Mapping[str, Any]) -> str:

@@ -27,7 +27,6 @@ from quire.core.extras import require
 from quire.core.model_config import ModelConfig
 from quire.models.cost import first_guess
 from quire.models.memory import parameter_count
-from quire.models.registry import model_config
 from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.capture import capture_sizes
@@ -37,7 +36,13 @@ from quire.resolve.flag_values import value_error
 from quire.resolve.images import resolve_images
 from quire.resolve.kv_events import kv_events
 from quire.resolve.lora import lora_config
-from quire.resolve.model import LOAD_FORMATS, overridden, with_generation_flags, yarn_warning
+from quire.resolve.model import (
+    LOAD_FORMATS,
+    model_of,
+    overridden,
+    with_generation_flags,
+    yarn_warning,
+)
 from quire.resolve.parallel import with_workers
 from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
@@ -100,7 +105,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     args, hardware = replica_share(args, hardware, notes)
     args, device = resolve_device(args, hardware, notes)
     source = _source(args)
-    pooled = resolve_pooling(args, source, model_config(source.config), notes)
+    pooled = resolve_pooling(args, source, model_of(source, notes), notes)
     args, model = pooled.args, pooled.model
     args, transfer = with_transfer(args, model, notes)
     if source.kind == "dummy":

@@ -66,9 +66,12 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
     """
     vision = model.vision
     if vision is None:
-        for name in ("limit_mm_per_prompt", "mm_processor_kwargs"):
-            if getattr(args, name) is not None:
-                raise wrong_flag(name, "this model reads text only.")
+        wanted = {
+            "limit_mm_per_prompt": args.limit_mm_per_prompt is not None and _limit(args) > 0,
+            "mm_processor_kwargs": args.mm_processor_kwargs is not None,
+        }
+        for name in (name for name, given in wanted.items() if given):
+            raise wrong_flag(name, "this model reads text only.")
         return None
     most = _limit(args)
     if args.language_model_only or most == 0:

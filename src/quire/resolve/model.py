@@ -14,6 +14,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
 from quire.models import rope
+from quire.models.registry import model_config, text_alone
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flag_values import expanded, read_object, value_error, wrong_flag
 
@@ -25,6 +26,16 @@ _FLAG = "--hf-overrides"
 SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields of generation_config.json that are values for unset sampling fields."""
 _END = "eos_token_id"
+
+
+def model_of(source: ModelSource, notes: list[str]) -> ModelConfig:
+    """Return the model of a source, and note what of it is left out; raises as `model_config`."""
+    if text_alone(source.config):
+        notes.append(
+            f"{', '.join(source.config['architectures'])}: Quire reads the text model alone and "
+            "refuses images, audio and video."
+        )
+    return model_config(source.config)
 
 
 def overridden(source: ModelSource, overrides: str | None) -> ModelSource:

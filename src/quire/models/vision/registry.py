@@ -44,8 +44,8 @@ def vision_kind(config: hf.HFConfig) -> VisionKind | None:
     return next((CLASSES[name] for name in names if name in CLASSES), None)
 
 
-def text_config(config: hf.HFConfig, kind: VisionKind) -> dict[str, Any]:
-    """Return the config.json of the text model alone."""
+def text_config(config: hf.HFConfig, kind: VisionKind | None) -> dict[str, Any]:
+    """Return the config.json of the text model alone; `kind` is None if its tower is unknown."""
     nested = hf.table(config, "text_config")
     text = dict(nested or config)
     text.pop("architectures", None)
@@ -60,7 +60,7 @@ def text_config(config: hf.HFConfig, kind: VisionKind) -> dict[str, Any]:
         text["projection_dim"] = config.get("projection_dim", 512)
     if kind == "paligemma":  # of prompts (`VisionConfig.whole`)
         text.pop("use_bidirectional_attention", None)
-    types = vision_architecture(kind).text_types
+    types = {} if kind is None else vision_architecture(kind).text_types
     if isinstance(model_type := text.get("model_type"), str):
         text["model_type"] = types.get(model_type, model_type)
     # M-RoPE turns like the plain one, but for its positions (`VisionConfig.sections`).

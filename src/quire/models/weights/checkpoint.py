@@ -5,8 +5,9 @@ from __future__ import annotations
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.source import ModelSource
 from quire.checkpoint.weight_files import weight_files
-from quire.checkpoint.weights import GGUFWeights, SafetensorsWeights, Weights
+from quire.checkpoint.weights import GGUFWeights, NamedWeights, SafetensorsWeights, Weights
 from quire.core.errors import ModelNotFoundError
+from quire.models.registry import text_alone, text_name
 
 
 def open_weights(source: ModelSource) -> Weights:
@@ -29,4 +30,5 @@ def open_weights(source: ModelSource) -> Weights:
 
         file = GGUFFile(source.path)
         return GGUFWeights(file, translate(file, hf_config(file)))
-    return SafetensorsWeights([SafetensorsFile(path) for path in weight_files(source.path)])
+    weights = SafetensorsWeights([SafetensorsFile(path) for path in weight_files(source.path)])
+    return NamedWeights(weights, text_name) if text_alone(source.config) else weights
