@@ -26,7 +26,9 @@ _QUANTIZATION_FILES = {
     "quant_config.json": "awq",
     "hf_quant_config.json": "modelopt",
 }
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+_TOKENIZER_FILES = (
+    "tokenizer.json", "tekken.json", "tiktoken.model", "tokenizer.model", "vocab.json", "vocab.txt",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

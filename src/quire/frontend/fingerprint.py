@@ -17,7 +17,7 @@ from quire.resolve.engine import Resolved
 _DIGITS = 12
 _TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json",
-    "vocab.json", "merges.txt", "vocab.txt",
+    "vocab.json", "merges.txt", "vocab.txt", "tekken.json", "tiktoken.model",
 )  # fmt: skip
 
 

@@ -31,7 +31,13 @@ def bpe_backend(
             fix="Use the model's Hugging Face folder, or name its tokenizer with --tokenizer. "
             "docs/gguf.md lists the known names.",
         )
-    split = SPLITS[kind]
+    return split_bpe(vocabulary, merges, SPLITS[kind], file)
+
+
+def split_bpe(
+    vocabulary: dict[str, int], merges: list[tuple[str, str]], split: WordSplit, file: str
+) -> tokenizers.Tokenizer:
+    """Return a BPE over `vocabulary` that splits text by `split`; raises as `bpe_backend`."""
     try:
         model = models.BPE(
             vocabulary, merges, ignore_merges=split.whole_words, byte_fallback=split.escapes_spaces

@@ -100,9 +100,9 @@ def load_tokenizer(path: Path | None, *, vocab_size: int | None = None) -> Token
     """Open the tokenizer of a model.
 
     Args:
-        path: a folder with tokenizer.json, tokenizer.model, vocab.json and merges.txt, or
-            vocab.txt; one of these files; a .gguf file; or None for a `DummyTokenizer` with
-            `vocab_size` ids.
+        path: a folder with tokenizer.json, tokenizer.model, tekken.json, tiktoken.model,
+            vocab.json and merges.txt, or vocab.txt; one of these files; a .gguf file; or None for
+            a `DummyTokenizer` with `vocab_size` ids.
 
     Raises:
         CheckpointError: there is no tokenizer, or a file of it is damaged; names it.

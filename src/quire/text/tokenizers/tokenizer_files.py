@@ -3,6 +3,7 @@
 | file | content |
 |---|---|
 | tokenizer.json | the whole pipeline |
+| tekken.json, tiktoken.model | byte-level BPE by ranks |
 | tokenizer.model | a sentencepiece vocabulary |
 | vocab.json, merges.txt | a byte-level BPE vocabulary |
 | vocab.txt | a WordPiece vocabulary |
@@ -27,6 +28,8 @@ from quire.text.tokenizers.added_tokens import Added, optional_json, read_added
 from quire.text.tokenizers.byte_level import bpe_backend, read_merges
 from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.tokenizers.post_processor import surround
+from quire.text.tokenizers.ranked import FILES as RANKED
+from quire.text.tokenizers.ranked import ranked_backend
 from quire.text.tokenizers.sentencepiece import (
     Vocabulary,
     read_vocabulary,
@@ -53,6 +56,9 @@ def load_files(path: Path) -> HFTokenizer:
     elif path.name == "vocab.txt":
         backend = wordpiece_backend(path, settings, added.roles)
         added.add(backend)
+    elif path.name in RANKED:
+        backend = ranked_backend(path, settings, added)
+        added.add(backend)
     elif path.suffix == ".model":
         vocabulary = read_vocabulary(path)
         newer = settings.get("legacy") is False
@@ -69,7 +75,7 @@ def load_files(path: Path) -> HFTokenizer:
 
 
 def _vocabulary_file(path: Path) -> Path:
-    candidates = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+    candidates = ("tokenizer.json", *RANKED, "tokenizer.model", "vocab.json", "vocab.txt")
     if path.is_dir():
         found = next((path / name for name in candidates if (path / name).is_file()), None)
         if found is None:
