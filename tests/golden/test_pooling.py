@@ -12,7 +12,7 @@ import torch
 from transformers import BertTokenizerFast, pipeline
 
 from quire import LLM, PoolingParams
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import CheckpointError, InvalidRequestError
 from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.golden.harness import python_ops_of
 from tests.golden.tiny_encoders import (
@@ -177,6 +177,33 @@ def test_sentence_transformers_settings(tmp_path: Path) -> None:
     for text, vector in (("a cat", plain[0]), ("one two a cat", asked[0])):
         expected = pooled(model, tokenizer.encode(text), "MEAN", normalize=False)
         np.testing.assert_allclose(vector, expected.numpy(), atol=TOLERANCE)
+
+
+def test_dense_layers_behind_a_decoder_that_looks_both_ways(tmp_path: Path) -> None:
+    """The form of EmbeddingGemma, and a layer with a bias and a tanh."""
+    kinds = ["sliding_attention", "full_attention"]
+    model = make_encoder(
+        tmp_path, "gemma3_text", use_bidirectional_attention=True, sliding_window=9,
+        layer_types=kinds, query_pre_attn_scalar=16,
+    )  # fmt: skip
+    shapes = [(48, 96, False), (96, 40, True)]
+    dense = [torch.nn.Linear(a, b, bias=bias) for a, b, bias in shapes]
+    add_sentence_transformers(tmp_path, "pooling_mode_mean_tokens", normalize=True, dense=dense)
+    ids = np.random.default_rng(0).integers(5, 100, (3, 40)).tolist()
+    with LLM(str(tmp_path)) as llm:
+        got = embeddings(llm, ids)
+        short = embeddings(llm, ids, pooling_params=PoolingParams(dimensions=40))
+        alone = embeddings(llm, ids[1:2])
+    for prompt, vector in zip(ids, got, strict=True):
+        with torch.inference_mode():
+            mean = pooled(model, prompt, "MEAN", normalize=False)
+            expected = dense[1](dense[0](mean)).tanh()
+        np.testing.assert_allclose(vector, expected / expected.norm(), atol=TOLERANCE)
+    assert (got[1] == alone[0]).all()
+    assert (got == short).all()
+    (tmp_path / "3_Dense" / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"3_Dense/model\.safetensors is missing"):
+        LLM(str(tmp_path))
 
 
 def test_half_precision_is_near(tmp_path: Path) -> None:

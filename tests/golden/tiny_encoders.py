@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import (
     AutoConfig,
@@ -86,14 +88,31 @@ def wordpiece() -> PreTrainedTokenizerFast:
     )  # fmt: skip
 
 
-def add_sentence_transformers(folder: Path, mode: str, *, normalize: bool, **extra: Any) -> None:
-    """What sentence-transformers keeps beside a model."""
-    kinds = ["Transformer", "Pooling"] + (["Normalize"] if normalize else [])
-    paths = ["", "1_Pooling", "2_Normalize"]
+def add_sentence_transformers(
+    folder: Path, mode: str, *, normalize: bool, dense: Sequence[torch.nn.Linear] = (), **extra: Any
+) -> None:
+    """What sentence-transformers keeps beside a model.
+
+    Args:
+        dense: layers behind pooling, each with a tanh if it has a bias.
+    """
+    kinds = ["Transformer", "Pooling", *["Dense"] * len(dense), *["Normalize"] * normalize]
     modules = [
-        {"idx": i, "name": str(i), "path": paths[i], "type": f"sentence_transformers.models.{kind}"}
+        {"idx": i, "name": str(i), "path": f"{i}_{kind}" if i else "",
+         "type": f"sentence_transformers.models.{kind}"}
         for i, kind in enumerate(kinds)
-    ]
+    ]  # fmt: skip
+    for i, layer in enumerate(dense, start=2):
+        biased = layer.bias is not None
+        named = "activation.Tanh" if biased else "linear.Identity"
+        config = {
+            "in_features": layer.in_features, "out_features": layer.out_features, "bias": biased,
+            "activation_function": f"torch.nn.modules.{named}",
+        }  # fmt: skip
+        (folder / f"{i}_Dense").mkdir()
+        (folder / f"{i}_Dense" / "config.json").write_text(json.dumps(config))
+        tensors = {f"linear.{name}": tensor for name, tensor in layer.state_dict().items()}
+        save_file(tensors, folder / f"{i}_Dense" / "model.safetensors")
     (folder / "modules.json").write_text(json.dumps(modules))
     (folder / "1_Pooling").mkdir(exist_ok=True)
     (folder / "1_Pooling" / "config.json").write_text(

@@ -11,9 +11,10 @@ from quire.checkpoint.weight_files import only_pickled, split_names
 from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
 from quire.system.env import hf_offline
 
-_SMALL_FILES = (".json", ".jinja", "tokenizer.model", "merges.txt", "vocab.txt")
+_SMALL_FILES = (".json", ".jinja", "tokenizer.model", "tiktoken.model", "merges.txt", "vocab.txt")
 _INNER = re.compile(r"\d+_[A-Za-z]+/config\.json|(?:additional_)?chat_templates/[^/]+\.jinja")
 """Modules of sentence-transformers, and chat templates."""
+_INNER_WEIGHTS = re.compile(r"\d+_Dense/model\.safetensors")
 _SPARE_BYTES = 256 << 20
 """Left free on the disk beyond the download itself."""
 
@@ -113,7 +114,8 @@ def select_files(model: str, names: list[str], gguf: str | None, *, weights: boo
     if "config.json" in top and (tensors or not ggufs):
         if weights and not tensors:
             raise _no_tensors(model, top)
-        return small + (tensors if weights else [])
+        inner = [name for name in names if _INNER_WEIGHTS.fullmatch(name)]
+        return small + ([*tensors, *inner] if weights else [])
     if ggufs and sorted(ggufs) == split_names(min(ggufs)):
         return sorted(ggufs)
     if ggufs:

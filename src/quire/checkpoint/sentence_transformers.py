@@ -3,6 +3,7 @@
 ```
 modules.json                        the modules, in order: Transformer, Pooling, Normalize
 1_Pooling/config.json               how to pool
+2_Dense/config.json, *.safetensors  a linear layer behind it
 sentence_bert_config.json           max_seq_length
 config_sentence_transformers.json   prompts
 ```
@@ -12,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from quire.checkpoint.json_file import read_json, read_json_list
 from quire.core.errors import CheckpointError, UnsupportedModelError
-from quire.core.model_config import PoolingType
+from quire.core.model_config import DenseConfig, PoolingType
 from quire.system.records import dataclass
 
 _TYPES: dict[str, PoolingType] = {
@@ -25,7 +26,15 @@ _TYPES: dict[str, PoolingType] = {
     "pooling_mode_lasttoken": "LAST",
 }
 _MODES: dict[str, PoolingType] = {"cls": "CLS", "mean": "MEAN", "lasttoken": "LAST"}
-_KNOWN = ("Transformer", "Pooling", "Normalize")
+_KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")
+_WITHOUT_EFFECT = ("Dropout",)
+_ACTIVATIONS: dict[str, Literal["none", "tanh", "relu", "sigmoid"]] = {
+    "Identity": "none",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "Sigmoid": "sigmoid",
+}
+"""torch's modules behind a Dense layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +43,7 @@ class SentenceTransformer:
 
     Attributes:
         normalize: embeddings get length 1.
+        dense: layers that a pooled vector passes.
         max_seq_length: tokens that a text may have.
         prompts: name → what may be put before a text.
         default_prompt: the name of the one that is.
@@ -41,6 +51,7 @@ class SentenceTransformer:
 
     pooling_type: PoolingType
     normalize: bool
+    dense: tuple[DenseConfig, ...] = ()
     max_seq_length: int | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
@@ -55,17 +66,25 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
     """
     if not (folder / "modules.json").is_file():
         return None
-    pooling, normalize = None, False
+    pooling, dense, normalize = None, list[DenseConfig](), False
     for module in read_json_list(folder / "modules.json"):
         kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
-        if kind not in _KNOWN:
+        if kind not in (*_KNOWN, *_WITHOUT_EFFECT):
             raise UnsupportedModelError(
                 f"modules.json has the module {kind!r}; Quire has {', '.join(_KNOWN)}.",
                 param="modules.json",
             )
+        # Its name alone: a path must not lead out of the folder.
+        own = folder / Path(str(module.get("path", ""))).name
         if kind == "Pooling":
-            # Its name alone: a path must not lead out of the folder.
-            pooling = _pooling(folder / Path(str(module.get("path", ""))).name / "config.json")
+            pooling = _pooling(own / "config.json")
+        if kind == "Dense":
+            if pooling is None or normalize:
+                raise UnsupportedModelError(
+                    "modules.json has a Dense layer that is not between Pooling and Normalize.",
+                    param="modules.json",
+                )
+            dense.append(_dense(own))
         normalize |= kind == "Normalize"
     settings = _optional(folder / "sentence_bert_config.json")
     prompts = _optional(folder / "config_sentence_transformers.json")
@@ -78,7 +97,7 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
     longest = settings.get("max_seq_length")
     if longest is not None and (type(longest) is not int or longest < 1):
         raise _damaged("sentence_bert_config.json", "max_seq_length", "a positive number")
-    return SentenceTransformer(pooling or "MEAN", normalize, longest, found, default)
+    return SentenceTransformer(pooling or "MEAN", normalize, tuple(dense), longest, found, default)
 
 
 def _pooling(path: Path) -> PoolingType:
@@ -106,6 +125,34 @@ def _pooling(path: Path) -> PoolingType:
             param="include_prompt",
         )
     return wanted[0]
+
+
+def _dense(folder: Path) -> DenseConfig:
+    config, file = read_json(folder / "config.json"), f"{folder.name}/config.json"
+    said = str(config.get("activation_function", "Tanh")).rpartition(".")[2]
+    if said not in _ACTIVATIONS:
+        raise UnsupportedModelError(
+            f"{file}: activation_function is {said!r}; Quire has {', '.join(_ACTIVATIONS)}.",
+            param="activation_function",
+        )
+    for name in ("module_input_name", "module_output_name"):
+        if config.get(name) not in (None, "sentence_embedding"):
+            raise UnsupportedModelError(
+                f"{file}: {name} is {config[name]!r}; Quire computes Dense layers of whole texts.",
+                param=name,
+            )
+    bias = config.get("bias", True)
+    if type(bias) is not bool:
+        raise _damaged(file, "bias", "true or false")
+    rows, columns = (_size(config, file, name) for name in ("out_features", "in_features"))
+    return DenseConfig(str(folder / "model.safetensors"), rows, columns, bias, _ACTIVATIONS[said])
+
+
+def _size(config: dict[str, Any], file: str, name: str) -> int:
+    size = config.get(name)
+    if type(size) is not int or size < 1:
+        raise _damaged(file, name, "a positive number")
+    return size
 
 
 def _optional(path: Path) -> dict[str, Any]:

@@ -309,12 +309,29 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class DenseConfig:
+    """A linear layer behind pooling, as sentence-transformers has them.
+
+    Attributes:
+        file: the .safetensors file with its weight [rows, columns], and its bias if it has one.
+        activation: of its result.
+    """
+
+    file: str
+    rows: int
+    columns: int
+    bias: bool
+    activation: Literal["none", "tanh", "relu", "sigmoid"]
+
+
+@dataclass(frozen=True, slots=True)
 class PoolingConfig:
     """How a pooling model makes a vector from a prompt's hidden states.
 
     Attributes:
         task: `embed` returns the pooled hidden state, `classify` the head's output.
         pooling_type: the last token's state, the first token's, or the mean of all.
+        dense: layers that the pooled state of an embedding passes.
         normalize: embeddings get length 1.
         activation: of the classifier's outputs.
         matryoshka: the allowed lengths of embeddings; any length if empty, only the full one if
@@ -330,3 +347,4 @@ class PoolingConfig:
     matryoshka: tuple[int, ...] | None = None
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    dense: tuple[DenseConfig, ...] = ()

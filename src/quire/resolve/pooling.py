@@ -13,7 +13,13 @@ from quire.checkpoint.sentence_transformers import SentenceTransformer, read_sen
 from quire.checkpoint.source import ModelSource
 from quire.core.config import STEP_TOKENS
 from quire.core.errors import CheckpointError, ConfigError, UnsupportedModelError
-from quire.core.model_config import ModelConfig, PoolingConfig, PoolingTask, PoolingType
+from quire.core.model_config import (
+    DenseConfig,
+    ModelConfig,
+    PoolingConfig,
+    PoolingTask,
+    PoolingType,
+)
 from quire.core.registry import did_you_mean
 from quire.models import hf
 from quire.models.registry import is_encoder
@@ -64,25 +70,29 @@ def resolve_pooling(
     made_for = task_of(source.config)
     if not _pools(args, model, made_for, files):
         _refuse_pooling_flags(args)
-        if not _is_causal(source.config):
+        if not (model.causal and _is_causal(source.config)):
+            name, value = "is_causal", "not true"
+            if not model.causal:
+                name, value = "use_bidirectional_attention", "true"
             raise UnsupportedModelError(
-                "config.json: is_causal is not true; a bidirectional model generates no text.",
-                fix="Add --runner pooling, or remove is_causal.",
-                param="is_causal",
+                f"config.json: {name} is {value}; a bidirectional model generates no text.",
+                fix=f"Add --runner pooling, or remove {name}.",
+                param=name,
             )
         return PooledModel(args, model)
     _refuse_generation_flags(args)
-    hf.only(source.config, "use_bidirectional_attention", False, "decoders that look back")
+    if model.causal:
+        hf.only(source.config, "use_bidirectional_attention", False, "decoders that look back")
     task = _task(args, made_for)
     labels = _num_labels(source.config) if task == "classify" else model.num_labels
     causal = model.causal and _is_causal(source.config)
-    model = replace(
-        model, lm_head=False, tie_word_embeddings=False, num_labels=labels, causal=causal
-    )
-    if not causal and model.sliding_window is not None and not is_encoder(model):
+    if model.causal and not causal and model.sliding_window is not None:
         raise UnsupportedModelError(
             "Bidirectional attention within a sliding window is not supported."
         )
+    model = replace(
+        model, lm_head=False, tie_word_embeddings=False, num_labels=labels, causal=causal
+    )
     pooling = _config(args, source.config, model, task, files, notes)
     how = "normalized" if pooling.normalize else "not normalized"
     what = f"embeddings, {how}" if task == "embed" else f"{labels} scores, {pooling.activation}"
@@ -137,6 +147,7 @@ def _config(
     notes: list[str],
 ) -> PoolingConfig:
     said = _pooler_config(args)
+    embedder = files if task == "embed" else None  # a classifier has no Pooling module
     usual: PoolingType = "LAST" if model.causal or model.padded else "CLS"
     if not is_encoder(model) and not model.causal:
         usual = "MEAN" if task == "embed" else "LAST"
@@ -149,13 +160,31 @@ def _config(
             activation = "none"
     return PoolingConfig(
         task=task,
-        pooling_type=said.get("pooling_type") or (files.pooling_type if files else usual),
-        normalize=said.get("normalize", files.normalize if files else True),
+        pooling_type=said.get("pooling_type") or (embedder.pooling_type if embedder else usual),
+        normalize=said.get("normalize", embedder.normalize if embedder else True),
+        dense=_dense(embedder, model) if embedder and args.load_format != "dummy" else (),
         activation=activation,
         matryoshka=_matryoshka(config),
         prompts=files.prompts if files else {},
         default_prompt=files.default_prompt if files else None,
     )
+
+
+def _dense(files: SentenceTransformer, model: ModelConfig) -> tuple[DenseConfig, ...]:
+    """Return the layers behind pooling, after checking that they fit the model and each other."""
+    columns = model.hidden_size
+    for layer in files.dense:
+        name = f"{Path(layer.file).parent.name}/{Path(layer.file).name}"
+        if not Path(layer.file).is_file():
+            raise CheckpointError(
+                f"{name} is missing.", fix="Download the model again, or convert pickled weights."
+            )
+        if layer.columns != columns:
+            raise CheckpointError(
+                f"{name}: in_features is {layer.columns}, but the vectors have {columns} numbers."
+            )
+        columns = layer.rows
+    return files.dense
 
 
 def _classifier_pooling(config: Mapping[str, Any]) -> str:

@@ -2,20 +2,70 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from quire.checkpoint.safetensors import SafetensorsFile
 from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.dtypes import FLOAT32, converted
-from quire.core.model_config import PoolingConfig
+from quire.core.errors import CheckpointError
+from quire.core.model_config import DenseConfig, PoolingConfig
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.quant.bits import float32
+from quire.quant.scheme import FLOATS
 from quire.runner.images import EncoderCache
 from quire.runner.inputs import StepInputs
 from quire.runner.model import Model
 from quire.runner.state import SequenceStates
 
 Vector = NDArray[np.float64]
+
+
+class Dense:
+    """A linear layer behind pooling. A vector's bits do not depend on the others.
+
+    Raises:
+        CheckpointError: its file is damaged, or has other tensors than stated.
+    """
+
+    def __init__(self, config: DenseConfig) -> None:
+        path, shape = Path(config.file), (config.rows, config.columns)
+        self._weight = _tensor(path, "linear.weight", shape)
+        self._bias = _tensor(path, "linear.bias", shape[:1]) if config.bias else np.float32(0)
+        self._activation = _ACTIVATIONS[config.activation]
+
+    def __call__(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return [n, rows] for [n, columns]."""
+        found = np.empty((len(vectors), len(self._weight)), np.float32)
+        for row, vector in zip(found, vectors, strict=True):
+            row[:] = self._activation(self._weight @ vector + self._bias)
+        return found
+
+
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda x: x,
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "sigmoid": lambda x: (1 + np.tanh(x / 2)) / 2,
+}
+
+
+def _tensor(path: Path, name: str, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    file = SafetensorsFile(path)
+    info = file.tensors.get(name)
+    if info is None or info.shape != shape or info.dtype not in FLOATS:
+        found = "missing" if info is None else f"{info.dtype} {list(info.shape)}"
+        raise CheckpointError(
+            f"{path.parent.name}/{path.name}: tensor {name!r} is {found}; expected "
+            f"{', '.join(FLOATS)} {list(shape)}.",
+            fix="Download the model again.",
+        )
+    return np.ascontiguousarray(float32(file.read(name), info.dtype))
 
 
 class Pooler:
@@ -39,6 +89,7 @@ class Pooler:
         self._ops = ops
         self._states = states
         self._model = model
+        self._dense = [Dense(layer) for layer in config.dense]
 
     def pool(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> ModelOutput:
         """Compute a step. An exception leaves no trace of it."""
@@ -56,6 +107,8 @@ class Pooler:
             if (images := self._states.images.get(slot)) is not None:
                 assert self._encoder is not None, "the engine reads no images"
                 vectors[row] = converted(self._encoder.rows(images.spans[0])[0], FLOAT32)
+        for layer in self._dense:
+            vectors = layer(vectors)
         for entry, vector in zip(done.tolist(), vectors, strict=True):
             name = step.request_ids[entry]
             if np.isfinite(vector).all():

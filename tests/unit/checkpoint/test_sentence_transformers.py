@@ -10,6 +10,7 @@ import pytest
 
 from quire.checkpoint.sentence_transformers import SentenceTransformer, read_sentence_transformer
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.core.model_config import DenseConfig
 
 _KIND = "sentence_transformers.models."
 _MODULES = [
@@ -40,7 +41,7 @@ def test_everything(tmp_path: Path) -> None:
         config_sentence_transformers={"prompts": {"query": "q: "}, "default_prompt_name": "query"},
     )  # fmt: skip
     assert read_sentence_transformer(folder) == SentenceTransformer(
-        "CLS", True, 40, {"query": "q: "}, "query"
+        "CLS", True, (), 40, {"query": "q: "}, "query"
     )
 
 
@@ -70,9 +71,50 @@ def test_other_ways_to_pool_are_refused(pooling: Any, tmp_path: Path) -> None:
 
 
 def test_other_modules_are_refused(tmp_path: Path) -> None:
-    modules = [*_MODULES, {"path": "2_Dense", "type": f"{_KIND}Dense"}]
-    with pytest.raises(UnsupportedModelError, match="'Dense'"):
+    modules = [*_MODULES, {"path": "2_LSTM", "type": f"{_KIND}LSTM"}]
+    with pytest.raises(UnsupportedModelError, match="'LSTM'"):
         read_sentence_transformer(write(tmp_path, modules))
+
+
+_DENSE = {"path": "2_Dense", "type": f"{_KIND}Dense"}
+_NORMALIZE = {"path": "3_Normalize", "type": f"{_KIND}Normalize"}
+_TANH = "torch.nn.modules.activation.Tanh"
+
+
+def write_dense(folder: Path, modules: Any, **changes: Any) -> Path:
+    (folder / "2_Dense").mkdir()
+    config = {"in_features": 4, "out_features": 6, "activation_function": _TANH} | changes
+    (folder / "2_Dense" / "config.json").write_text(json.dumps(config))
+    return write(folder, modules)
+
+
+def test_a_dense_layer(tmp_path: Path) -> None:
+    dropout = {"path": "", "type": f"{_KIND}Dropout"}
+    found = read_sentence_transformer(
+        write_dense(tmp_path, [*_MODULES, dropout, _DENSE, _NORMALIZE])
+    )
+    assert found is not None
+    file = str(tmp_path / "2_Dense" / "model.safetensors")
+    assert found.dense == (DenseConfig(file, 6, 4, True, "tanh"),)
+
+
+@pytest.mark.parametrize(
+    ("modules", "changes", "error", "named"),
+    [
+        ([*_MODULES, _NORMALIZE, _DENSE], {}, UnsupportedModelError, "between"),
+        ([_MODULES[0], _DENSE, _MODULES[1]], {}, UnsupportedModelError, "between"),
+        ([*_MODULES, _DENSE], {"activation_function": "x.Mish"}, UnsupportedModelError, "'Mish'"),
+        ([*_MODULES, _DENSE], {"module_input_name": "token_embeddings"}, UnsupportedModelError,
+         "token_embeddings"),
+        ([*_MODULES, _DENSE], {"in_features": "4"}, CheckpointError, "in_features"),
+        ([*_MODULES, _DENSE], {"bias": 1}, CheckpointError, "bias"),
+    ],
+)  # fmt: skip
+def test_dense_layers_that_are_refused(
+    modules: Any, changes: Any, error: type[Exception], named: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=named):
+        read_sentence_transformer(write_dense(tmp_path, modules, **changes))
 
 
 @pytest.mark.parametrize(

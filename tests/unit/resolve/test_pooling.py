@@ -158,9 +158,11 @@ def test_models_that_pool_otherwise_are_refused(tmp_path: Path) -> None:
     for changes in ({"position_embedding_type": "relative_key"}, {"is_decoder": True}):
         with pytest.raises(UnsupportedModelError):
             config_of(changed(tmp_path, "bge-small-en-v1.5", **changes))
-    folder = changed(tmp_path, "gemma-3-1b", use_bidirectional_attention=True)
-    with pytest.raises(UnsupportedModelError, match="bidirectional"):
-        config_of(folder, runner="pooling")
+    for kind, runner in (("Gemma2", "pooling"), ("Gemma3", "generate")):
+        both: dict[str, Any] = {"use_bidirectional_attention": True}
+        folder = changed(tmp_path, "gemma-3-1b", architectures=[f"{kind}ForCausalLM"], **both)
+        with pytest.raises(UnsupportedModelError, match="bidirectional"):
+            config_of(folder, runner=runner)
 
 
 def test_a_decoder_that_looks_both_ways(tmp_path: Path) -> None:

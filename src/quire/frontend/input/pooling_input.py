@@ -155,7 +155,8 @@ class PoolingInput:
         if dimensions is None:
             return
         model, allowed = self._processor.model, self._config.matryoshka
-        size = model.num_labels or model.hidden_size
+        dense = self._config.dense
+        size = dense[-1].rows if dense else model.num_labels or model.hidden_size
         why = None
         if self._config.task != "embed":
             why = "this model returns classes, no embedding"

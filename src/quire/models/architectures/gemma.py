@@ -27,7 +27,8 @@ def parse(
         kv_heads: what an absent `num_key_value_heads` means.
         differences: a later Gemma's fields.
     """
-    hf.only(config, "use_bidirectional_attention", False, "causal attention")
+    if "causal" not in differences:
+        hf.only(config, "use_bidirectional_attention", False, "causal attention")
     activation = "gelu_tanh"
     for field in ("hidden_act", "hidden_activation"):
         found = hf.activation(config, field, "gelu_pytorch_tanh")

@@ -19,6 +19,10 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "attn_logit_softcapping", None, "scores without a cap")
     pattern = hf.integer(config, "sliding_window_pattern", default=6)
     rope, local_rope = _ropes(config)
+    fields = gemma2.later_gemma(config, pattern)
+    causal = not hf.flag(config, "use_bidirectional_attention", default=False)
+    if not causal and "sliding_window" in fields:  # half of it lies to either side
+        fields["sliding_window"] = fields["sliding_window"] // 2 + 1
     return gemma.parse(
         config,
         architecture="gemma3_text",
@@ -26,7 +30,8 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         rope=rope,
         local_rope=local_rope,
         logits_softcap=gemma2.softcap(config, "final_logit_softcapping", None),
-        **gemma2.later_gemma(config, pattern),
+        causal=causal,
+        **fields,
     )
 
 
