@@ -189,8 +189,15 @@ def parse_size(text: str) -> int:
 
 
 def _parse_tokens(text: str) -> int:
-    """Return a number of tokens from "4096", "4K" (4 · 2¹⁰) or "4k" (4 · 10³)."""
-    return parse_size(text) if text[-1:] in ("k", "K") else int(text)
+    """Return a number of tokens from "4096", "4K" (4 · 2¹⁰), "4k" (4 · 10³), "1M" or "1m"."""
+    if text[-1:] in _BINARY.keys() | _DECIMAL.keys():
+        return parse_size(text)
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of tokens; write for example 32768, 32K or 32k"
+        ) from None
 
 
 def _parse_length(text: str) -> int:

@@ -57,11 +57,19 @@ def test_switches(flag: str, value: bool) -> None:
     assert parse(flag).enable_prefix_caching is value
 
 
-@pytest.mark.parametrize(("text", "tokens"), [("auto", -1), ("8K", 8192), ("8k", 8000)])
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("auto", -1), ("8K", 8192), ("8k", 8000), ("1M", 2**20), ("1.5m", 1_500_000)],
+)
 def test_lengths(text: str, tokens: int) -> None:
     assert parse("--max-model-len", text).max_model_len == tokens
     if text != "auto":
         assert parse("--max-num-batched-tokens", text).max_num_batched_tokens == tokens
+
+
+def test_what_is_no_number_of_tokens_is_shown_how_to_write_it() -> None:
+    with pytest.raises(argparse.ArgumentError, match="'1e3' is not a number of tokens; write"):
+        parse("--max-model-len", "1e3")
 
 
 def test_literals_are_choices() -> None:
