@@ -121,7 +121,7 @@ _FLAGS: dict[str, tuple[str, Callable[[Flags], None]]] = {
         flags.latency,
     ),
     "throughput": ("many prompts offline: tokens and requests per second", flags.throughput),
-    "serve": ("many streaming clients of an OpenAI-compatible server", serve_flags.add_load),
+    "serve": ("many streaming clients of an OpenAI-compatible server", serve_flags.add_serve),
     "interference": (
         "the wait of decoding streams while long prompts arrive",
         flags.interference,

@@ -20,12 +20,12 @@ class _Silent:
 
 
 @contextmanager
-def progress(total: int, unit: str) -> Iterator[Bar]:
+def progress(total: int, unit: str, *, silent: bool = False) -> Iterator[Bar]:
     """Show a bar during the block; nothing unless a person is watching.
 
     Then tqdm is not imported: its 3 MiB would count as the engine's memory.
     """
-    if not sys.stderr.isatty():
+    if silent or not sys.stderr.isatty():
         yield _Silent()
         return
     from tqdm import tqdm

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from quire.bench.serving.datasets import DATASETS, Ask, complete
+from quire.bench.serving.vllm_flags import fields
 from quire.bench.serving.workload import Ramp, arrival_times
 from quire.core.errors import ConfigError
 from quire.system.records import dataclass
@@ -38,6 +39,7 @@ class Load:
     Attributes:
         closed_loop: requests have no arrival times; each is sent when a client is free.
         fixed: every repetition sends the same prompts.
+        silent: show no progress.
     """
 
     path: str
@@ -45,6 +47,7 @@ class Load:
     num_clients: int
     closed_loop: bool
     fixed: bool = False
+    silent: bool = False
 
     def __len__(self) -> int:
         """Return the number of requests, with each turn of a conversation."""
@@ -67,6 +70,7 @@ def make_load(args: argparse.Namespace, model: str, repetition: int) -> Load:
     }
     if args.ignore_eos:
         options["ignore_eos"] = True
+    options |= fields(args)
     chat = args.endpoint == "chat"
     dataset = DATASETS[args.dataset_name]
     asks = dataset.make(args, seed)
@@ -81,6 +85,7 @@ def make_load(args: argparse.Namespace, model: str, repetition: int) -> Load:
         num_clients=args.num_clients,
         closed_loop=math.isinf(args.request_rate) and ramp is None and asks[0].arrival is None,
         fixed=dataset.fixed,
+        silent=vars(args).get("disable_tqdm", False),
     )
 
 

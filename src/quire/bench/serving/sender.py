@@ -100,7 +100,7 @@ async def send(load: Load, client: Callable[[], HTTPClient]) -> tuple[list[Outco
     outcomes: list[Outcome] = []
     pending = iter(load.requests)
     begin = time.monotonic()
-    with progress(total=len(load), unit="request") as bar:
+    with progress(total=len(load), unit="request", silent=load.silent) as bar:
 
         async def work() -> None:
             connection = client()

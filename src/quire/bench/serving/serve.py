@@ -7,12 +7,14 @@ import asyncio
 import math
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TextIO
 
 from quire.bench.energy import EnergyMeter, is_here
 from quire.bench.machine import portable_name
 from quire.bench.results.report import Row, print_grid, print_table, summarise
+from quire.bench.serving import vllm_flags
 from quire.bench.serving.datasets import complete
 from quire.bench.serving.http_client import HTTPClient, HTTPStatusError
 from quire.bench.serving.load import Load, make_load
@@ -26,6 +28,7 @@ from quire.resolve.flags import engine_flags_from
 from quire.system import env
 from quire.system.records import dataclass
 
+_POLL_SECONDS = 0.5
 _SIZES = (
     *("dataset_name", "num_prompts", "input_len", "output_len", "num_prefixes", "prefix_len"),
     *("num_turns", "burstiness", "endpoint"),
@@ -46,6 +49,7 @@ def run(args: argparse.Namespace) -> Row | list[Row]:
     Returns:
         a row; with `--request-rates` one row per rate.
     """
+    args = vllm_flags.applied(args)
     if args.base_url:
         _check_flags(args)
         return _every_rate(args, args.base_url)
@@ -76,6 +80,11 @@ def _every_rate(args: argparse.Namespace, base_url: str) -> Row | list[Row]:
         from quire.bench.results import plots
 
         plots.draw(args.plot_dir, [(m.row, m.outcomes) for m in measured])
+    if args.save_result:
+        from quire.bench.serving.vllm_results import save
+
+        for each in measured:
+            print(f"Results are in {save(args, each.row, each.outcomes)}.", file=sys.stderr)
     return measured[0].row if args.request_rates is None else [m.row for m in measured]
 
 
@@ -91,13 +100,18 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
         first: number of the first repetition; prompts differ by number.
     """
     args, slo = complete(args), _slo(args)
+    given = vars(args)
     base_url = base_url.rstrip("/").removesuffix("/v1")
+    headers = {**env.key_header(), **dict(given.get("header") or ())}
 
     def client() -> HTTPClient:
-        return HTTPClient(base_url, env.key_header())
+        return HTTPClient(base_url, headers)
 
-    model = asyncio.run(_served_model(client(), args, base_url))
-    asyncio.run(_warm_up(client(), make_load(args, model, repetition=-1)))
+    model = asyncio.run(_ready_model(client, args, base_url))
+    for _ in range(given.get("num_warmups", 1)):
+        asyncio.run(_warm_up(client(), make_load(args, model, repetition=-1)))
+    if profiled := given.get("profile", False):
+        asyncio.run(_post(client(), "/start_profile"))
     samples: list[Row] = []
     outcomes: list[Outcome] = []
     energy, tokens = EnergyMeter(), 0
@@ -122,6 +136,8 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
             percentiles=args.metric_percentiles,
         )
         samples.append({**found, "split": split, "event_loop_lag_ms": lag})
+    if profiled:
+        asyncio.run(_post(client(), "/stop_profile"))
     settings: Row = {
         "num_clients": args.num_clients,
         "request_rate": "inf" if math.isinf(args.request_rate) else args.request_rate,
@@ -129,15 +145,16 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
     row = summarise([*settings, *samples[0]], settings, samples)
     if is_here(base_url):
         row |= energy.row(tokens)
-    given = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
-    given["num_prompts"] = len(load)
+    sizes = {name: given[name] for name in _SIZES if given[name] is not None}
+    sizes["num_prompts"] = len(load)
     if slo is not None:
-        given["slo"] = str(slo)
+        sizes["slo"] = str(slo)
     if args.ramp_up_strategy is not None:
-        given["ramp"] = (
+        sizes["ramp"] = (
             f"{args.ramp_up_strategy} {args.ramp_up_start_rps:g} {args.ramp_up_end_rps:g}"
         )
-    return Measurement(row | {"model": portable_name(model)} | given, outcomes)
+    row |= {"model": portable_name(model)} | sizes | vllm_flags.labels(args)
+    return Measurement(row, outcomes)
 
 
 def print_result(result: Row | list[Row], out: TextIO) -> None:
@@ -184,6 +201,26 @@ def _check_flags(args: argparse.Namespace) -> None:
             fix="Start that server with them, or leave out --base-url to start one here.",
             param=flags[0].partition("=")[0],
         )
+
+
+async def _ready_model(client: Callable[[], HTTPClient], args: argparse.Namespace, url: str) -> str:
+    """Return the model's name at the server, which may need --ready-check-timeout-sec to start."""
+    deadline = time.monotonic() + vars(args).get("ready_check_timeout_sec", 0.0)
+    while True:
+        try:
+            return await _served_model(client(), args, url)
+        except QuireError as error:
+            if time.monotonic() > deadline or not isinstance(error.__context__, OSError):
+                raise
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _post(connection: HTTPClient, path: str) -> None:
+    """Send a request without a body."""
+    try:
+        await connection.text("POST", path)
+    finally:
+        await connection.close()
 
 
 async def _served_model(connection: HTTPClient, args: argparse.Namespace, url: str) -> str:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from quire.bench.flags import start_timeout
+from quire.bench.serving import vllm_flags
 from quire.bench.serving.datasets import ALIASES, DATASETS
 from quire.bench.serving.slo import METRICS, PERCENTILES, VLLM_NAMES
 from quire.resolve.flags import Flags, count
@@ -23,7 +24,8 @@ def add_load(add: Flags) -> None:
         "with the engine flags, and stop it at the end)",
         metavar="URL",
     )
-    add("--endpoint", "completions", choices=["completions", "chat"])
+    text = "completions or chat, or vLLM's paths of these"
+    add("--endpoint", "completions", text, type=vllm_flags.endpoint, metavar="API")
     _add_dataset(add)
     _add_arrivals(add)
     add("--ignore-eos", True, "generate all of --output-len; some servers need --no-ignore-eos")
@@ -125,6 +127,12 @@ def _add_arrivals(add: Flags) -> None:
         add(f"--ramp-up-{which}-rps", None, text, type=float, metavar="R")
 
 
+def add_serve(add: Flags) -> None:
+    """Add the flags of `add_load`, and more of vLLM's."""
+    add_load(add)
+    vllm_flags.add_requests(add)
+
+
 def add_results(add: Flags) -> None:
     """Add the flags that select what is reported."""
     add(
@@ -140,6 +148,7 @@ def add_results(add: Flags) -> None:
     add("--percentile-metrics", METRICS, text, type=_metrics, metavar="NAMES")
     text = f"(default: {','.join(f'{p:g}' for p in PERCENTILES)})"
     add("--metric-percentiles", PERCENTILES, text, type=_percentiles, metavar="P,…")
+    vllm_flags.add_results(add)
 
 
 def _dataset(text: str) -> str:
