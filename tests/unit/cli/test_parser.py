@@ -34,7 +34,7 @@ def message(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--size", "x"], "argument --size: invalid int value: 'x'"),
         (["--dtype", "f"], "invalid choice: 'f' (choose from"),
         (["--dtype", "bfloat61"], "invalid choice: 'bfloat61'; did you mean bfloat16?"),
-        (["--max-model-len", "many"], "argument --max-model-len: invalid value: 'many'"),
+        (["--max-model-len", "many"], "--max-model-len: 'many' is not a number of tokens"),
     ],
 )
 def test_messages(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
