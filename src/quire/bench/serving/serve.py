@@ -145,16 +145,20 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
     row = summarise([*settings, *samples[0]], settings, samples)
     if is_here(base_url):
         row |= energy.row(tokens)
-    sizes = {name: given[name] for name in _SIZES if given[name] is not None}
-    sizes["num_prompts"] = len(load)
+    row |= {"model": portable_name(model)} | _sizes(args, len(load), slo) | vllm_flags.labels(args)
+    return Measurement(row, outcomes)
+
+
+def _sizes(args: argparse.Namespace, num_prompts: int, slo: Slo | None) -> Row:
+    """Return the fields of a row that describe the load."""
+    sizes = {name: getattr(args, name) for name in _SIZES if getattr(args, name) is not None}
+    sizes["num_prompts"] = num_prompts
     if slo is not None:
         sizes["slo"] = str(slo)
     if args.ramp_up_strategy is not None:
-        sizes["ramp"] = (
-            f"{args.ramp_up_strategy} {args.ramp_up_start_rps:g} {args.ramp_up_end_rps:g}"
-        )
-    row |= {"model": portable_name(model)} | sizes | vllm_flags.labels(args)
-    return Measurement(row, outcomes)
+        first, last = args.ramp_up_start_rps, args.ramp_up_end_rps
+        sizes["ramp"] = f"{args.ramp_up_strategy} {first:g} {last:g}"
+    return sizes
 
 
 def print_result(result: Row | list[Row], out: TextIO) -> None:
