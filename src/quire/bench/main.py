@@ -52,8 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "serve":
             serve_flags.add_results(results)
         if name != "quality":  # it measures no time
-            results("--repetitions", 9 if name == "kernels" else 3)
-        results("--json", None, "write the rows there; append to a .jsonl file", type=Path)
+            results("--repetitions", 9 if name == "kernels" else 3, "", "--num-iters")
+        text = "write the rows there; append to a .jsonl file"
+        results("--json", None, text, "--output-json", type=Path)
         drawn = _SERVE_PICTURES if name == "serve" else "each number, one bar per row"
         text = f"draw PNGs there: {drawn}; needs matplotlib"
         results("--plot-dir", None, text, type=Path, metavar="DIR")
