@@ -166,6 +166,8 @@ OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall
 
 class InputTokensDetails(msgspec.Struct):
     cached_tokens: int
+    cache_write_tokens: int = 0
+    """OpenAI's price of writing to its cache; the types of its client require the field."""
 
 
 class OutputTokensDetails(msgspec.Struct):
