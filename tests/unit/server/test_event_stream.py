@@ -11,13 +11,14 @@ from typing import Any
 import httpx
 import pytest
 
-from quire.core.outputs import CompletionOutput, RequestOutput
+from quire.core.outputs import CompletionOutput, Logprob, RequestOutput
 from quire.frontend.output.stream import OutputSink
 from quire.server.http import event_stream
 from quire.server.http.event_stream import EventStream
 from quire.server.http.listener import bind
 from quire.server.http.protocol import Site
 from quire.server.http.server import HttpServer
+from quire.server.turns import POSITIONS_PER_TURN, Turns
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.sse import events
 
@@ -180,7 +181,8 @@ class Answer:
         self.sink: OutputSink = sink(0)
         self.sink.put(delta("first ", finished=False))
 
-    def events(self, prompt: int, output: RequestOutput) -> bytes:
+    def events(self, prompt: int, output: RequestOutput) -> Turns[bytes]:
+        yield from ()
         return output.outputs[0].text.encode()
 
     def last_events(self) -> bytes:
@@ -188,6 +190,60 @@ class Answer:
 
     def close(self) -> None:
         self.closed = True
+
+
+async def test_log_probabilities_are_made_in_turns_and_hold_up_no_client() -> None:
+    """Outputs with few are written at once, those with many by the stream's own task."""
+
+    class Transport:
+        def __init__(self) -> None:
+            self.written = b""
+
+        def write(self, data: bytes) -> None:
+            self.written += data
+
+        def is_closing(self) -> bool:
+            return False
+
+        def get_write_buffer_size(self) -> int:
+            return 0
+
+    class Long(Answer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.turns: list[int] = []
+
+        def events(self, prompt: int, output: RequestOutput) -> Turns[bytes]:
+            for _ in output.outputs[0].logprobs or ():
+                self.turns.append(ticks)
+                yield
+            return (yield from super().events(prompt, output))
+
+    answer, transport, ticks = Long(), Transport(), 0
+    stream = EventStream(answer)
+    await stream.begin()
+    scope = {"type": "http", "http_version": "1.1", "extensions": {"quire.transport": transport}}
+    sent: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+
+    task = asyncio.create_task(stream(scope, send=send, receive=asyncio.Event().wait))
+    for count in (POSITIONS_PER_TURN, POSITIONS_PER_TURN + 1):
+        while stream._direct is None:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for end in (False, count > POSITIONS_PER_TURN):
+            output = delta(f"{count} ", finished=end)
+            output.outputs[0].logprobs = [{1: Logprob(0.0)}] * count
+            answer.sink.put(output)
+    while not task.done():
+        ticks += 1
+        await asyncio.sleep(0)
+    assert transport.written.count(b"16 ") == 2
+    assert sent == [b"", b"first ", b"17 17 ", b"data: [DONE]\n\n"]
+    assert answer.turns[: 2 * POSITIONS_PER_TURN] == [0] * 2 * POSITIONS_PER_TURN
+    assert len(set(answer.turns[2 * POSITIONS_PER_TURN :])) > POSITIONS_PER_TURN
+    assert answer.num_held_up == 0
 
 
 async def test_a_failure_in_mid_stream_is_an_event(written: list[bytes]) -> None:

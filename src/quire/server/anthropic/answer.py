@@ -19,6 +19,7 @@ from quire.server.opaque import encode_reasoning
 from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import completions
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
+from quire.server.turns import Turns
 from quire.system.records import dataclass
 
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -91,8 +92,9 @@ class Answer(ChatAnswer):
         message.usage = self.usage()  # thinking tokens are counted only after reading the text
         return message
 
-    def events(self, prompt: int, output: RequestOutput) -> bytes:
+    def events(self, prompt: int, output: RequestOutput) -> Turns[bytes]:
         """Return an output's events. A block closes when another begins."""
+        yield from ()  # they are short
         self.used.add(prompt, output)
         parts: list[bytes] = []
         if not self.used.readers:

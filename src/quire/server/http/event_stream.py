@@ -23,12 +23,13 @@ from quire.frontend.output.stream import OutputSink, merge
 from quire.server.errors import encode_event, log_unexpected
 from quire.server.http.connection import while_connected
 from quire.server.http.protocol import transport_of
-from quire.server.turns import Turns, in_turns
+from quire.server.turns import POSITIONS_PER_TURN, Turns, at_once, in_turns
 
 logger = logging.getLogger(__name__)
 
 MAX_BUFFERED_BYTES = 65536
 """With more unsent bytes than this, outputs wait until the client reads."""
+OUTPUTS_PER_TURN = 64
 PING_SECONDS = 15.0
 """Seconds of silence after which a stream sends a comment: proxies close a connection that is
 silent for a minute, and a long prompt may take longer."""
@@ -53,7 +54,7 @@ class StreamedAnswer(Protocol):
         """Build what an output's events need of the log-probabilities of a prompt, which may be
         long; comes before `events`, for outputs with `prompt_logprobs`."""
 
-    def events(self, prompt: int, output: RequestOutput) -> bytes:
+    def events(self, prompt: int, output: RequestOutput) -> Turns[bytes]:
         """Return the events, possibly none, for a DELTA output of a prompt."""
 
     def last_events(self) -> bytes:
@@ -97,7 +98,9 @@ class EventStream(Response):
         self._begun = b""
         self._error: Exception | None = None
         self._awake = asyncio.Event()
+        self._transport: asyncio.WriteTransport | None = None
         self._direct: asyncio.WriteTransport | None = None
+        """The transport while nothing else writes to it."""
         self._silent = True
 
     def sink(self, prompt: int) -> PromptSink:
@@ -108,9 +111,9 @@ class EventStream(Response):
     def put(self, prompt: int, output: RequestOutput) -> None:
         """Write an output's events now, or leave them to the task; wake it at the end."""
         self._num_running -= output.finished
-        if output.prompt_logprobs is None and self._can_write():
+        if _is_short(output) and self._can_write():
             try:
-                if data := self._answer.events(prompt, output):
+                if data := at_once(self._answer.events(prompt, output)):
                     self._write(data)
             except Exception as error:
                 self._error = error
@@ -118,7 +121,7 @@ class EventStream(Response):
                 return
         elif (earlier := self._waiting.get(prompt)) is not None:
             self._waiting[prompt] = merge(earlier, output)
-            if self._begun:  # before, it is the stream that has yet to begin
+            if self._begun and self._client_waits():
                 self._answer.held_up()
         else:
             self._waiting[prompt] = output
@@ -144,6 +147,7 @@ class EventStream(Response):
             self._answer.close()
 
     async def _send_all(self, send: Send, transport: asyncio.WriteTransport | None) -> None:
+        self._transport = transport
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         data = self._begun
         try:
@@ -183,10 +187,19 @@ class EventStream(Response):
     async def _take(self) -> bytes:
         """Return the events of waiting outputs."""
         waiting, self._waiting = self._waiting, {}
-        for prompt, output in waiting.items():
+        parts: list[bytes] = []
+        for count, (prompt, output) in enumerate(waiting.items(), 1):
             if output.prompt_logprobs is not None:
                 await in_turns(self._answer.prepare(prompt, output))
-        return b"".join([self._answer.events(*each) for each in waiting.items()])
+            parts.append(await in_turns(self._answer.events(prompt, output)))
+            if count % OUTPUTS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return b"".join(parts)
+
+    def _client_waits(self) -> bool:
+        """Return whether the client has much to read; before the stream begins, it has nothing."""
+        transport = self._transport
+        return transport is None or transport.get_write_buffer_size() >= MAX_BUFFERED_BYTES
 
     def _can_write(self) -> bool:
         transport = self._direct
@@ -221,6 +234,12 @@ async def open_stream(
         answer.close()
         raise
     return stream
+
+
+def _is_short(output: RequestOutput) -> bool:
+    """Return whether an output's events take less than a turn; log-probabilities take long."""
+    positions = sum(len(each.logprobs) for each in output.outputs if each.logprobs)
+    return output.prompt_logprobs is None and positions <= POSITIONS_PER_TURN
 
 
 def _body(data: bytes, *, more: bool = True) -> Message:

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 MAX_UNREAD_BYTES = 65536
 """With more of a body waiting for the application, the connection is not read."""
+WRITTEN_BYTES = 2**18
+"""Most bytes of a response to write at once; in between other requests run."""
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
@@ -139,7 +141,15 @@ class Exchange:
                 self._start(message)
             case "http.response.body" if self.started and not self.complete:
                 body = b"" if self.scope["method"] == "HEAD" else message.get("body", b"")
-                self._write(h11.Data(data=body), last=not message.get("more_body", False))
+                at = 0
+                while len(body) - at > WRITTEN_BYTES:
+                    self._write(h11.Data(data=body[at : at + WRITTEN_BYTES]))
+                    at += WRITTEN_BYTES
+                    await asyncio.sleep(0)
+                    await self._flow.until_writable()
+                    if self._disconnected:
+                        return
+                self._write(h11.Data(data=body[at:]), last=not message.get("more_body", False))
             case kind:
                 raise RuntimeError(f"the application sent {kind} out of order")
 

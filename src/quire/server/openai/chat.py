@@ -48,7 +48,7 @@ from quire.server.openai.sampling import chat_params, check_stream_options
 from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
 from quire.server.request_options import request_options
 from quire.server.state import request_id, server_state
-from quire.server.turns import Turns, at_once, in_turns
+from quire.server.turns import POSITIONS_PER_TURN, Turns, in_turns
 from quire.system.records import dataclass
 
 
@@ -82,8 +82,7 @@ def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Ge
     body = plain_form(request, body)
     reading = replace(read_tools(body, server.parsers), functions=body.functions is not None)
     body.chat_template_kwargs = template_kwargs(request, body)
-    most = engine.resolved.config.max_logprobs
-    params = chat_params(body, engine.default_sampling_params, most)
+    params = chat_params(body, engine.default_sampling_params, engine.resolved.config.max_logprobs)
     call = Generation(
         response_id,
         model,
@@ -203,7 +202,7 @@ class _Answer(ChatAnswer):
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = yield from prompt_logprobs(output.prompt_logprobs)
 
-    def events(self, prompt: int, output: RequestOutput) -> bytes:
+    def events(self, prompt: int, output: RequestOutput) -> Turns[bytes]:
         """Return an output's events; before the first ones, the role of each choice."""
         self.used.add(prompt, output)
         parts = [] if self.texts else self.first_events(output)
@@ -211,20 +210,25 @@ class _Answer(ChatAnswer):
             chunk = self.chunk([])
             chunk.prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
             parts.append(event(chunk))
+        positions = 0
         for completion in completions(output):
+            positions += len(completion.logprobs or ())
+            if positions > POSITIONS_PER_TURN:
+                positions = 0
+                yield
             if self.reading.needed:
-                parts.append(self.read_event(completion, output))
+                parts.append((yield from self.read_event(completion, output)))
                 continue
             if not (completion.logprobs or completion.finish_reason or self.wants_more):
                 if completion.text:
                     parts.append(self.texts[completion.index].encode(completion.text))
                 continue
-            choice = self.delta(completion)
+            choice = yield from self.delta(completion, completion.logprobs)
             if completion.text or completion.finish_reason or choice.logprobs or choice.token_ids:
                 parts.append(event(self.chunk([choice])))
         return b"".join(parts)
 
-    def read_event(self, completion: CompletionOutput, output: RequestOutput) -> bytes:
+    def read_event(self, completion: CompletionOutput, output: RequestOutput) -> Turns[bytes]:
         """Return the event of a text that may have more than content."""
         reader = self.reader(completion, output)
         found = reader.read(completion)
@@ -233,9 +237,8 @@ class _Answer(ChatAnswer):
             return b""
         if found.content and not (found.calls or found.reasoning or more):
             return self.texts[completion.index].encode(found.content)
-        choice = self.delta(completion)
+        choice = yield from self.delta(completion, found.logprobs or None)
         choice.delta = reader.delta(found)
-        choice.logprobs = at_once(self.logprobs(found.logprobs)) if found.logprobs else None
         choice.finish_reason = reader.finish_reason(completion.finish_reason)
         if choice.finish_reason is not None and reader.has_nothing:
             choice.delta.content = ""  # the role's event may have null
@@ -286,17 +289,17 @@ class _Answer(ChatAnswer):
             token_ids=self.token_ids(completion),
         )
 
-    def delta(self, completion: CompletionOutput) -> ChunkChoice:
-        choice = ChunkChoice(
+    def delta(
+        self, completion: CompletionOutput, logprobs: list[PositionLogprobs] | None
+    ) -> Turns[ChunkChoice]:
+        return ChunkChoice(
             index=completion.index,
             delta=Delta(content=completion.text),
-            logprobs=at_once(self.logprobs(completion.logprobs)),
+            logprobs=(yield from self.logprobs(logprobs)),
             finish_reason=completion.finish_reason,
+            stop_reason=UNSET if completion.finish_reason is None else completion.stop_reason,
             token_ids=UNSET if (ids := self.token_ids(completion)) is None else ids,
         )
-        if completion.finish_reason is not None:
-            choice.stop_reason = completion.stop_reason
-        return choice
 
     def token_ids(self, completion: CompletionOutput) -> list[int] | None:
         return completion.token_ids if self.body.return_token_ids else None

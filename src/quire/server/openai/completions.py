@@ -42,7 +42,7 @@ from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
 from quire.server.request_options import request_options
 from quire.server.state import ServerState, request_id, server_state
-from quire.server.turns import Turns, at_once, in_turns
+from quire.server.turns import POSITIONS_PER_TURN, Turns, in_turns
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class _Answer(PromptsAnswer):
         """Return the choices of each prompt, of which `best_of` computes more."""
         return self.body.n or 1
 
-    def events(self, prompt: int, output: RequestOutput) -> bytes:
+    def events(self, prompt: int, output: RequestOutput) -> Turns[bytes]:
         """Return one event per choice of the output."""
         self.take(prompt, output)
         if len(output.outputs) == 1:
@@ -223,7 +223,7 @@ class _Answer(PromptsAnswer):
             if known is not None and self.begun and not more:
                 return known.encode(completion.text) if completion.text else b""
         parts: list[bytes] = []
-        for choice in at_once(self.choices(prompt, output)):
+        for choice in (yield from self.choices(prompt, output)):
             logprobs = choice.logprobs or choice.prompt_logprobs
             if choice.text or choice.finish_reason or logprobs or choice.token_ids:
                 parts.append(event(self.chunk(choice, output)))
@@ -275,7 +275,12 @@ class _Answer(PromptsAnswer):
     def choices(self, prompt: int, output: RequestOutput) -> Turns[list[CompletionChoice]]:
         """Return the output's choices; the first ones include an echoed prompt."""
         result = []
+        positions = 0
         for completion in completions(output):
+            positions += len(completion.logprobs or ())
+            if positions > POSITIONS_PER_TURN:
+                positions = 0
+                yield
             index = prompt * self.n + completion.index
             first = index not in self.offsets
             echo = bool(first and self.body.echo)

@@ -18,7 +18,7 @@ from quire.server.openai.answers import (
     TokenLogprob,
     TopLogprob,
 )
-from quire.server.turns import Turns
+from quire.server.turns import POSITIONS_PER_TURN, Turns
 
 if TYPE_CHECKING:
     from quire.text.tokenizers.tokenizer import Tokenizer
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-POSITIONS_PER_TURN = 16
-"""With 20 tokens each, they take about 2 ms."""
 LEAST_LOGPROB = -9999.0
 """Smallest reported log-probability, as in vLLM, because JSON has no -inf."""
 

@@ -30,7 +30,7 @@ from quire.server.responses.protocol import (
 from quire.server.responses.tools import ToolSet
 from quire.server.responses.writer import ItemWriter
 from quire.server.tools.deltas import Delta, TextDelta
-from quire.server.turns import Turns, at_once, in_turns
+from quire.server.turns import Turns, in_turns
 from quire.system.records import dataclass
 
 
@@ -60,11 +60,11 @@ class ResponseAnswer(ChatAnswer):
         """Return the events of a response that waits in the background."""
         return self.state_events("response.created", "response.queued")
 
-    def events(self, prompt: int, output: RequestOutput) -> bytes:
+    def events(self, prompt: int, output: RequestOutput) -> Turns[bytes]:
         """Return an output's events in order, joined."""
-        return b"".join(self.new_events(prompt, output))
+        return b"".join((yield from self.new_events(prompt, output)))
 
-    def new_events(self, prompt: int, output: RequestOutput) -> list[bytes]:
+    def new_events(self, prompt: int, output: RequestOutput) -> Turns[list[bytes]]:
         """Return an output's events in order."""
         self.used.add(prompt, output)
         self.response.warnings = self.call.warnings(output)
@@ -73,7 +73,7 @@ class ResponseAnswer(ChatAnswer):
             self.response.status = "in_progress"
             created = () if self.response.background else ("response.created",)
             events = self.state_events(*created, "response.in_progress")
-        return events + at_once(self.write(output))
+        return events + (yield from self.write(output))
 
     def state_events(self, *kinds: str) -> list[bytes]:
         """Return events with the whole response so far."""

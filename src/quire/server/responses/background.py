@@ -14,6 +14,7 @@ from quire.server.responses.answer import ResponseAnswer
 from quire.server.responses.events import EventLog
 from quire.server.responses.item_types import Item
 from quire.server.responses.store import Making, ResponseStore
+from quire.server.turns import in_turns
 
 
 async def start(
@@ -60,7 +61,7 @@ async def _make(answer: ResponseAnswer, outputs: OutputStream, log: EventLog | N
         while not finished:
             output = await outputs.get()
             finished = output.finished
-            events = answer.new_events(0, output)
+            events = await in_turns(answer.new_events(0, output))
             if log is not None:
                 log.add(events)
         events = [answer.last_events()]

@@ -71,7 +71,7 @@ async def create_response(request: Request) -> Response:
     store = _store(request)
     _check(request, body, store)
     tools = read_tool_set(request, body.tools or [], body.tool_choice)
-    items, earlier = read_input(request, body.input, store.item), _earlier(body, store)
+    items, earlier = await read_input(request, body.input, store.item), _earlier(body, store)
     await asyncio.sleep(0)  # reading a long conversation must not block the event loop
     with _own_names(tools):
         chat = _with_effort(request, as_chat(body, [*earlier, *items], tools))
@@ -100,7 +100,7 @@ async def count_input_tokens(request: Request) -> Response:
     body = await read_request(request, ResponsesRequest)
     store = _store(request)
     tools = read_tool_set(request, body.tools or [], body.tool_choice)
-    items = [*_earlier(body, store), *read_input(request, body.input, store.item)]
+    items = [*_earlier(body, store), *await read_input(request, body.input, store.item)]
     with _own_names(tools):
         server.served_name(body.model)
         chat = _with_effort(request, as_chat(body, items, tools))

@@ -6,6 +6,7 @@ model sees them. Items without text for the prompt are left out.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ from quire.server.responses.item_types import Item, ReasoningItem, ReasoningText
 from quire.server.responses.items import completed
 from quire.server.tool_results import without_media
 
+ITEMS_PER_TURN = 64
 FindItem = Callable[[str, str], Item]
 """Returns the stored item of an id that a field of the request names, or raises `ApiError`."""
 _REFERENCE = "item_reference"
@@ -43,7 +45,9 @@ _LEFT_OUT = {
 _FOREIGN_TYPES = {*_FOREIGN_CALLS, *_FOREIGN_OUTPUTS, "mcp_call", *_LEFT_OUT}
 
 
-def read_input(request: Request, given: str | list[dict[str, Any]], find: FindItem) -> list[Item]:
+async def read_input(
+    request: Request, given: str | list[dict[str, Any]], find: FindItem
+) -> list[Item]:
     """Return `input` as items, all of which have an id.
 
     Raises:
@@ -51,11 +55,12 @@ def read_input(request: Request, given: str | list[dict[str, Any]], find: FindIt
     """
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
-    return [
-        item
-        for index, raw in enumerate(given)
-        for item in _read(request, raw, f"input[{index}]", find)
-    ]
+    items: list[Item] = []
+    for index, raw in enumerate(given):
+        items += _read(request, raw, f"input[{index}]", find)
+        if index % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
+            await asyncio.sleep(0)
+    return items
 
 
 def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> list[Item]:
