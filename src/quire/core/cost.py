@@ -172,6 +172,9 @@ class RooflineCost:
         unchosen: share of the experts that one token does not choose.
         kv_bytes_per_token: keys and values of one token in all layers.
         state_bytes: one sequence's states in recurrent layers, which a step reads and writes.
+        head_bytes: of `weight_bytes`, those of the output projection.
+        head_read, head_products: time of its bytes and operations relative to those of layers,
+            which may be quantized while it is not.
         flops_per_token: operations of the layers' products.
         flops_per_row: operations of the output projection, only for sampled rows.
         flops_per_pair: operations of attention per pair of tokens.
@@ -201,6 +204,9 @@ class RooflineCost:
     unchosen: float = 0.0
     state_bytes: float = 0.0
     corner: float = CORNER
+    head_bytes: float = 0.0
+    head_read: float = 1.0
+    head_products: float = 1.0
 
     def seconds(
         self,
@@ -229,10 +235,12 @@ class RooflineCost:
             context *= 1.0 - hidden
             pairs *= 1.0 - hidden
         experts = self.expert_bytes * (1.0 - self.unchosen**num_tokens)
-        flops = self.flops_per_token * num_tokens + self.flops_per_row * num_seqs
+        head = self.flops_per_row * self.head_products
+        flops = self.flops_per_token * num_tokens + head * num_seqs
+        weights = self.weight_bytes + self.head_bytes * (self.head_read - 1.0) + experts
         keys = self.kv_bytes_per_token * context
         return StepParts(
-            (self.weight_bytes + experts) / self.bytes_per_second,
+            weights / self.bytes_per_second,
             flops / self.flops_per_second,
             2 * self.state_bytes * num_seqs / self.bytes_per_second,
             self.flops_per_pair * pairs / self.attention_flops_per_second,

@@ -9,9 +9,10 @@ from quire.core.config import ON_TORCH, EngineConfig
 from quire.core.cost import CORNER, HardwareProfile, RooflineCost, cautious_cpu
 from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Form
-from quire.models.layout import parameters
+from quire.models.layout import head_name, parameters
 from quire.models.memory import (
     expert_bytes,
+    head_bytes,
     kv_bytes_per_token,
     loaded_bytes,
     looked_up_bytes,
@@ -54,19 +55,24 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         expert_bytes=experts,
         unchosen=unchosen(model),
         state_bytes=state_bytes(model),
+        head_bytes=head_bytes(config) if logits else 0,
     )
     return at_rates(work, config, hardware)
 
 
 def at_rates(cost: RooflineCost, config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     """Return this engine's step cost at the rates of `hardware`."""
-    product, dtype = product_type(config), config.dtype
-    weights = hardware.weight_bytes_per_second.get(product, hardware.bytes_per_second)
+    product, head, dtype = product_type(config), _head_type(config), config.dtype
+    known = hardware.weight_bytes_per_second
+    weights, logits = (known.get(name, hardware.bytes_per_second) for name in (product, head))
+    flops = hardware.flops_of(product, dtype)
     return replace(
         cost,
         bytes_per_second=hardware.bandwidth_share * weights,
         corner=hardware.corners.get(product, CORNER),
-        flops_per_second=hardware.flops_share * hardware.flops_of(product, dtype),
+        flops_per_second=hardware.flops_share * flops,
+        head_read=weights / logits,
+        head_products=flops / hardware.flops_of(head, dtype),
         attention_flops_per_second=hardware.attention_share
         * (hardware.attention_flops_per_second or hardware.flops_of(dtype, dtype)),
         overhead_seconds=hardware.overhead_seconds,
@@ -97,6 +103,14 @@ def product_type(config: EngineConfig) -> str:
     layers = [forms[0] for name, forms in config.weight_forms.items() if name.startswith("layers.")]
     types = Counter(config.dtype if form is None else _of_form(form) for form in layers)
     return types.most_common(1)[0][0] if types else config.dtype
+
+
+def _head_type(config: EngineConfig) -> str:
+    """Return the type in which the output projection multiplies."""
+    if config.packing is not None or config.ops in ON_TORCH:
+        return product_type(config)
+    form = config.weight_forms.get(head_name(config.model), [None])[0]
+    return config.dtype if form is None else _of_form(form)
 
 
 _PACKED = {"s8": "int8", "s8_a16": "int8_w8a16", "u4": "int4"}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.model_config import ModelConfig
 from quire.core.quantization import Form
-from quire.models.layout import parameters
+from quire.models.layout import head_name, parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import weight_names
 from quire.models.weights.sources import match
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 Forms = dict[str, list[Form | None]]
 """Linear weight → the form of each of its parts, None for a dense one; of experts that are alike,
 those of one. Weights that are dense altogether have no entry."""
-
-
-def head_name(model: ModelConfig) -> str:
-    """Return the name of the parameter that makes logits."""
-    return "embed.weight" if model.tie_word_embeddings else "lm_head.weight"
 
 
 def linear_names(model: ModelConfig) -> frozenset[str]:

@@ -301,6 +301,11 @@ class Layout:
         return dense, self._norm("head.norm"), out
 
 
+def head_name(model: ModelConfig) -> str:
+    """Return the name of the parameter that makes logits."""
+    return "embed.weight" if model.tie_word_embeddings else "lm_head.weight"
+
+
 @lru_cache(maxsize=8)
 def parameters(config: ModelConfig) -> tuple[Parameter, ...]:
     """Return all parameters in the order of the computation; a tied lm_head is not one.

@@ -7,7 +7,7 @@ from math import prod
 from quire.core.config import EngineConfig
 from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Quantization
-from quire.models.layout import parameters
+from quire.models.layout import head_name, parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
 from quire.models.vision.layout import tower_bytes
@@ -56,12 +56,16 @@ def looked_up_bytes(config: ModelConfig, dtype: str) -> int:
     return DTYPE_BYTES[dtype] * sum(p.numel for p in tables)
 
 
+def head_bytes(config: EngineConfig) -> int:
+    """Return the bytes of the output projection."""
+    name = head_name(config.model)
+    return sum(parameter_bytes(config, p) for p in parameters(config.model) if p.name == name)
+
+
 def unmultiplied_bytes(config: EngineConfig) -> int:
     """Return the bytes of a tied embedding in a pipeline stage that makes no logits."""
     model = config.model
-    if model.in_last_stage or not model.tie_word_embeddings:
-        return 0
-    return sum(parameter_bytes(config, p) for p in parameters(model) if p.name == "embed.weight")
+    return 0 if model.in_last_stage or not model.tie_word_embeddings else head_bytes(config)
 
 
 def expert_bytes(config: EngineConfig) -> int:

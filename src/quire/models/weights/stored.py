@@ -14,8 +14,8 @@ from quire.core.errors import CheckpointError
 from quire.core.model_config import ModelConfig
 from quire.core.quantized import QuantizedWeight, Weight, dense
 from quire.models.architecture import WeightNames
-from quire.models.forms import head_name, linear_names
-from quire.models.layout import parameters
+from quire.models.forms import linear_names
+from quire.models.layout import head_name, parameters
 from quire.models.parameters import Parameter, Progress
 from quire.models.registry import weight_names
 from quire.models.weights.sources import Piece, match
