@@ -13,7 +13,7 @@ import msgspec
 
 from benchmarks.explain_faults import gained, save
 from benchmarks.explain_loads import EMBEDDED, FAULTS, OPT, TIGHT, Fault, asks, of_tokens, shared
-from benchmarks.explain_servers import measured, serving
+from benchmarks.explain_servers import Measured, measured, serving
 from benchmarks.explain_tables import decided
 from quire.bench.prove import proof_of
 from quire.explain.evidence import Evidence
@@ -61,10 +61,9 @@ def changed(flags: tuple[str, ...], change: Change) -> tuple[str, ...]:
     return (*kept, *(change.flag.split() if change.flag.startswith("--") else ()))
 
 
-def speed(seen: tuple[Evidence, float], metric: str) -> float:
-    """Return tokens/s, or one over the p99 of seconds between the tokens of a stream."""
-    evidence, tokens = seen
-    return tokens if metric == THROUGHPUT else 1.0 / max(1e-3, evidence.window.itl_p99)
+def speed(seen: Measured, metric: str) -> float:
+    """Return tokens/s, or one over the p99 of seconds between the events of a stream."""
+    return seen.tokens if metric == THROUGHPUT else 1.0 / max(1e-3, seen.late)
 
 
 def others(evidence: Evidence) -> float:
@@ -79,7 +78,7 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
     with ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
         before = stack.enter_context(serving(fault, folders[0]))
-        evidence, _ = measured(before, fault)
+        evidence = measured(before, fault).evidence
         report = explained(msgspec.structs.replace(evidence, halves=[]))
         causes = [finding.cause for finding in report.causes]
         row = {"fault": name, "causes": causes[:4], "text": report.verdict.text}
@@ -97,7 +96,7 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
         for number in range(MOST * repetitions):
             turn = -1 if number % 2 else 1
             seen = [measured(*side) for side in sides[::turn]][::turn]
-            others_of = [others(one) for one, _ in seen]
+            others_of = [others(one.evidence) for one in seen]
             if abs(others_of[1] - others_of[0]) > UNLIKE and number + 1 < MOST * repetitions:
                 continue
             first, second = (speed(one, change.metric) for one in seen)
@@ -108,7 +107,7 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
                 break
         if kept is not None:
             save(evidence, kept / f"{name}.json")
-            save(seen[1][0], kept / f"{name}_after.json")
+            save(seen[1].evidence, kept / f"{name}_after.json")
         return found
 
 

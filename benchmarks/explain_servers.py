@@ -13,12 +13,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from dataclasses import replace
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import SplitResult, urlsplit
+from weakref import WeakKeyDictionary
 
 from benchmarks.explain_injections import Server
-from benchmarks.explain_loads import Body, Fault
+from benchmarks.explain_loads import Body, Fault, to_the_end
 from quire.bench.serving.server_process import free_port, is_ready, stop
 from quire.cli.explain import ask
 from quire.explain.evidence import Evidence
@@ -120,9 +123,19 @@ def observed(server: Server, fault: Fault) -> Evidence:
         return ask(server.url, WINDOW)
 
 
-def measured(server: Server, fault: Fault) -> tuple[Evidence, float]:
-    """Return a window after each client's first answer, and its output tokens/s."""
-    begin = time.monotonic()
+class Measured(NamedTuple):
+    """A window, its output tokens/s, and the p99 of seconds between two events of a stream."""
+
+    evidence: Evidence
+    tokens: float
+    late: float
+
+
+def measured(server: Server, fault: Fault) -> Measured:
+    """Return a window after each client's first answer."""
+    begin, events = time.monotonic(), Events()
+    if fault.reads is to_the_end:
+        fault = replace(fault, reads=events.read)
     with load(fault, server.url) as ended, fault.during(server):
         time.sleep(WARM)
         while len(ended) < fault.clients and time.monotonic() < begin + LONGEST_WARM:
@@ -130,7 +143,32 @@ def measured(server: Server, fault: Fault) -> tuple[Evidence, float]:
         start = time.monotonic()
         evidence = ask(server.url, min(LONGEST, max(WINDOW, ROUNDS * (start - begin))))
         speed = tokens_per_second(ended, fault.clients, start)
-    return evidence, speed or evidence.window.output_tok_s
+        late = events.p99(start)
+    return Measured(evidence, speed or evidence.window.output_tok_s, late)
+
+
+class Events:
+    """Reads answers, and notes the seconds between their events.
+
+    The server's histogram has one bucket from 0.1 to 0.25 s.
+    """
+
+    def __init__(self) -> None:
+        self._last = WeakKeyDictionary[HTTPResponse, float]()
+        self._gaps: list[tuple[float, float]] = []
+
+    def read(self, answer: HTTPResponse) -> bool:
+        """Read the next event; return whether more may follow."""
+        more, now = bool(answer.read1(4096)), time.monotonic()
+        if more and answer in self._last:
+            self._gaps.append((now, now - self._last[answer]))
+        self._last[answer] = now
+        return more
+
+    def p99(self, start: float) -> float:
+        """Return the p99 since `start`; 0.0 without two events of an answer."""
+        gaps = sorted(gap for moment, gap in self._gaps if moment >= start)
+        return gaps[int(0.99 * len(gaps))] if gaps else 0.0
 
 
 def tokens_per_second(ended: Ended, clients: int, start: float) -> float:
