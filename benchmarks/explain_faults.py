@@ -97,10 +97,11 @@ def gaps() -> Iterator[None]:
 
 
 def slow_rank(evidence: Evidence) -> Evidence:
-    """Return the steps of four ranks, the third of which takes 1.8 times as long as the others."""
-    w = evidence.window
-    step = w.parts["model"] / w.steps / 1.8
-    return msgspec.structs.replace(evidence, ranks=[[step, step, 1.8 * step, step]] * w.steps)
+    """Return four ranks, the third of which takes 1.8 times as long as the others."""
+    assert evidence.ops is not None
+    waited = evidence.ops.model_seconds * (1.0 - 1.0 / 1.8)
+    ops = msgspec.structs.replace(evidence.ops, rank_waits=[waited, waited, 0.0, waited])
+    return msgspec.structs.replace(evidence, ops=ops)
 
 
 FAULTS: dict[str, Fault] = {

@@ -155,7 +155,6 @@ class Draw:
             ops=self.maybe(lambda: r.choice((UNBOUND, self.operations()))),
             limits=self.maybe(self.limits),
             host=self.maybe(lambda: self.filled(HostUse)),
-            ranks=self.maybe(lambda: self.some(lambda: self.some(self.amount))),
             surroundings=self.maybe(
                 lambda: self.filled(Surroundings, huge_pages=r.choice(("never", "")))
             ),

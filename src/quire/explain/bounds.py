@@ -52,7 +52,6 @@ def bounded(evidence: Evidence) -> tuple[Evidence, list[str]]:
             f"Steps took longer than the window of {_amount(evidence.window.seconds):.1f} s: all "
             f"figures refer to the {window.seconds:.1f} s of these steps."
         )
-    ranks = evidence.ranks
     possible = msgspec.structs.replace(
         evidence,
         window=window,
@@ -61,7 +60,6 @@ def bounded(evidence: Evidence) -> tuple[Evidence, list[str]]:
         limits=limits,
         host=_host(evidence.host),
         platform=None if evidence.platform is None else _numbers(evidence.platform),
-        ranks=ranks if ranks and _is_table(ranks) else None,
         surroundings=_surroundings(evidence.surroundings, window.seconds),
         halves=[
             _window(msgspec.structs.replace(evidence, window=half)) for half in evidence.halves
@@ -203,12 +201,4 @@ def _host(host: HostUse | None) -> HostUse | None:
         neighbours=[
             msgspec.structs.replace(n, cpus=_amount(n.cpus, host.cpus)) for n in host.neighbours
         ],
-    )
-
-
-def _is_table(steps: list[list[float]]) -> bool:
-    """Return whether every step has times of at least two ranks, one each."""
-    ranks = len(steps[0])
-    return ranks > 1 and all(
-        len(step) == ranks and all(0.0 <= seconds <= MOST for seconds in step) for step in steps
     )

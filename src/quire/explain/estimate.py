@@ -7,60 +7,36 @@ predictions are used, and only for the model's part of the window.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property, lru_cache
-from math import ceil, prod
+from functools import cached_property, partial
 from typing import NamedTuple
 
-from quire.core.config import EngineConfig
-from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
+from quire.core.cost import RooflineCost, smooth_maximum
 from quire.explain.bounds import NEARLY_ALL
-from quire.explain.evidence import Evidence
+from quire.explain.evidence import QUIET, Evidence
 from quire.explain.limits import profile_of
-from quire.explain.step_mix import Bucket, Reached, Step, StepMix, fitted, reached
-from quire.models.cost import at_rates, roofline
+from quire.explain.step_mix import Bucket, Reached, Step, StepMix, cost_at, fitted, reached
+from quire.models.cost import at_rates
 
 THREADING = 0.85
 """Share of the predicted saving that more threads reach: they wait for each other after each op."""
-USUAL = Reached(0.75, 0.9, 0.9)
-"""Shares of the limits that steps reach if nothing is wrong."""
-OF_KERNELS = Reached(0.9, 0.9, 0.9)
-"""The same of the rates that kernels reach, if they were measured (`Limits.reads`)."""
+USUAL = 0.9
+"""Share of the rates of kernels that steps reach if nothing is wrong."""
+EXPLAINED = 0.5
+"""Share of the limits below which something else slows operations down."""
+OPS = {
+    "products": ("linear", "logits", "head_linear", "moe"),
+    "attention": ("paged_attention", "latent_attention"),
+}
+"""Operations whose time the types of weights and of the KV cache decide."""
 OP_SECONDS = 5e-6
 """Time of an operation that has nothing to read or to multiply."""
 LAYER_OPS = 9
 """Operations of a layer, if none were profiled."""
 LONG_CHUNK = 2048
 """Tokens of a step of prompts, by default."""
-GROWING = ("prepare", "sample", "update", "core_send")
-"""Parts of a step that grow with its sequences. The others do not depend on their number."""
 ROW = 0.05
-"""What a sequence adds to these parts, relative to what they take without any: 0.015 offline from 1
-to 32 sequences of a tiny model, 0.05 served from 2 to 7."""
-
-
-class _Same:
-    """A configuration, equal only to itself: it has no hash."""
-
-    def __init__(self, config: EngineConfig) -> None:
-        self.config = config
-
-    def __hash__(self) -> int:
-        return id(self.config)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.config is self.config
-
-
-@lru_cache(maxsize=64)
-def _work(
-    engine: _Same, changes: tuple[tuple[str, object], ...]
-) -> tuple[EngineConfig, RooflineCost]:
-    """Return an engine's configuration with changes, and its step cost at any rates."""
-    config, names = engine.config, dict(changes)
-    if "quantization" in names:  # in place of the present one
-        config = replace(config, weight_forms={})
-    config = replace(config, **names)  # type: ignore[arg-type]
-    return config, roofline(config, cautious_cpu(1, 0))
+"""What a sequence adds to the core's other work for a step, relative to what that takes without
+any: 0.015 offline from 1 to 32 sequences of a tiny model, 0.05 served from 2 to 7."""
 
 
 class Serving(NamedTuple):
@@ -75,7 +51,7 @@ class Estimator:
 
     A window whose steps have few sizes cannot tell what made them slow. So there are two fits: all
     was slow alike, or waiting for cores slowed all, and each step had an overhead
-    (`step_mix.reached`). Ratios are means of both.
+    (`step_mix.reached`).
     """
 
     def __init__(self, evidence: Evidence) -> None:
@@ -84,6 +60,7 @@ class Estimator:
         self._config = evidence.config
         self._mix = StepMix(self._window, self._config.block_size)
         self._steps = self._mix.steps
+        self._cost_of = partial(cost_at, self._config, evidence.limits)
         self._uncalibrated = self._cost_of(Reached())
         self._fits = self._calibrated()
         self._cost = self._cost_of(self._fits[0])
@@ -98,15 +75,58 @@ class Estimator:
         return self._seconds(self._uncalibrated, self._steps)
 
     def model_ratio(self, **changes: object) -> float:
-        """Return the model's time with these configuration fields, relative to without."""
-        if not self._steps:
+        """Return the model's time with these configuration fields, relative to without.
+
+        Only operations whose bytes or rates change take another time: that of the limits, of which
+        they reach at least the usual share unless something else slows them.
+        """
+        limits, model = self._e.limits, self._window.parts.get("model", 0.0)
+        if not self._steps or model <= 0.0:
             return 1.0
-        ratios = [
-            self._seconds(self._cost_of(fit, **changes), self._steps)
-            / self._seconds(self._cost_of(fit), self._steps)
-            for fit in self._fits
-        ]
-        return prod(ratios) ** (1.0 / len(ratios))
+        now, then = (
+            self._kinds(cost) for cost in (self._uncalibrated, self._cost_of(Reached(), **changes))
+        )
+        known = self._e.others <= QUIET and limits is not None and bool(limits.reads)
+        saved = 0.0
+        for kind, share in self._shares(now).items():
+            seen = max(1e-9, share * model * (1.0 - self._stalled))
+            of_limit = now[kind] / seen
+            if known and of_limit > EXPLAINED:
+                of_limit = max(of_limit, USUAL)
+            if of_limit > 1.0:  # stale limits, or those of this type alone
+                of_limit **= 0.5
+            if then[kind] != now[kind]:
+                saved += seen - then[kind] / of_limit
+        return 1.0 - saved / model
+
+    @property
+    def _stalled(self) -> float:
+        """Return the share of the model's time that follows the tokens, not the operations.
+
+        On a quiet machine threads wait for the engine's front end and clients, which need their
+        time per token. An operation ends with its last thread.
+        """
+        alone = self._e.others <= QUIET
+        return 1.0 - (1.0 - self._e.waited) ** self._config.num_threads if alone else 0.0
+
+    def _kinds(self, cost: RooflineCost) -> dict[str, float]:
+        """Return the seconds of the products and of attention in the observed steps."""
+        parts = [(s.count, s.parts(cost)) for s in self._steps]
+        return {
+            "products": sum(n * smooth_maximum(p.weights, p.products, p.corner) for n, p in parts),
+            "attention": sum(n * (p.pairs + p.others) for n, p in parts),
+        }
+
+    def _shares(self, predicted: dict[str, float]) -> dict[str, float]:
+        """Return the shares of the model's time in which these kinds of operations ran."""
+        profile, total = self._e.ops, sum(predicted.values())
+        if profile is None or not profile.ops:
+            return {kind: seconds / total for kind, seconds in predicted.items()}
+        total = max(profile.model_seconds, sum(op.seconds for op in profile.ops))
+        return {
+            kind: sum(op.seconds for op in profile.ops if op.name in OPS[kind]) / total
+            for kind in predicted
+        }
 
     def threads_ratio(self, before: float, after: float) -> float:
         """Return the model's time with `after` threads, relative to `before` threads.
@@ -158,19 +178,15 @@ class Estimator:
         """Return the model's time for one step of the running sequences with `tokens` rows."""
         return self._seconds(self._cost, [self._mix.decoding(1, tokens)])
 
-    def usual_ratio(self, threads: float, **changes: object) -> float:
+    def usual_ratio(self, threads: float) -> float:
         """Return the model's time at the usual shares of the limits, relative to the observed time.
 
-        Args:
-            threads: the number of threads that have a core.
-            changes: configuration fields.
+        `threads`: the number of threads that have a core.
         """
         observed = self._window.parts.get("model", 0.0)
         if not self._steps or observed <= 0.0:
             return 1.0
-        limits = self._e.limits
-        usual_shares = OF_KERNELS if limits is not None and limits.reads else USUAL
-        usual = self._seconds(self._cost_of(usual_shares, threads, **changes), self._steps)
+        usual = self._seconds(self._cost_of(Reached(USUAL, USUAL, USUAL), threads), self._steps)
         return min(1.0, max(usual, self._calls() * OP_SECONDS) / observed)
 
     def _calls(self) -> float:
@@ -257,23 +273,18 @@ class Estimator:
         Args:
             recomputed: share of the window that ends with the preemptions.
         """
-        w = self._window
-        now = max(w.running, 1.0)
-        if seqs <= now:
+        now = max(self._window.running, 1.0)
+        if seqs <= now or not self._steps:
             return 0.0
-        context = self._mix.context
-        small, large = (self._cost.seconds(max(1, round(n)), max(1, round(n)), round(n * context))
-                        for n in (now, seqs))  # fmt: skip
-        growth = seqs / now
-        model, growing = w.share("model"), w.share(*GROWING)
-        # Time per token: prompts cost each sequence the same, decoding becomes cheaper, and more
-        # sequences share the fixed cost of a step.
-        prompts = self.prompt_share
-        shared = max(0.0, 1.0 - model - growing - w.share("idle"))
-        before = model + growing + shared
-        after = prompts - min(recomputed, prompts) + shared / growth
-        after += (model - prompts) * large / small / growth
-        after += growing * (1.0 + ROW * seqs) / (1.0 + ROW * now) / growth
+        cost, context = self.serving()[0].cost, self._mix.context
+        small, large = (
+            cost.seconds(max(1, round(n)), max(1, round(n)), round(n * context))
+            for n in (now, seqs)
+        )
+        growth, prompts = seqs / now, self.prompt_share
+        # Prompts cost each sequence the same. More sequences share a step's reading and fixed cost.
+        before = max(prompts, 1.0 - self._window.share("idle"))
+        after = prompts - min(recomputed, prompts) + (before - prompts) * large / small / growth
         if after <= 0.0:  # the engine was idle
             return 0.0
         return min(before / after, growth / (1.0 - min(recomputed, NEARLY_ALL))) - 1.0
@@ -290,6 +301,16 @@ class Estimator:
         """Return the share of the window needed to compute this many prompt tokens."""
         return self.prompt_share * min(1.0, tokens / self._mix.prompt_tokens)
 
+    def drafts_share(self) -> float:
+        """Return the share of the window in which the model computed drafts."""
+        drafts = self._mix.drafts
+        plain = [self._mix.without_drafts(s) for s in self._steps]
+        whole = self._seconds(self._cost, self._steps)
+        saved = whole - self._seconds(self._cost, plain)
+        if not drafts or not whole:
+            return 0.0
+        return self._window.share("model") * (1.0 - self._stalled) * max(0.0, saved) / whole
+
     def cached_share(self, tokens: int) -> float:
         """Return the share of the window that `tokens` more cached prompt tokens would save.
 
@@ -302,27 +323,6 @@ class Estimator:
             for count in (self._mix.own, own)
         ]
         return self.prompt_share * (1.0 - seconds[1] / seconds[0]) if seconds[0] else 0.0
-
-    def _cost_of(
-        self, at: Reached, threads: float | None = None, /, **changes: object
-    ) -> RooflineCost:
-        config, work = _work(_Same(self._config), tuple(changes.items()))
-        hardware = self._hardware(at, config.num_threads if threads is None else threads)
-        return at_rates(work, config, hardware)
-
-    def _hardware(self, at: Reached, threads: float) -> HardwareProfile:
-        limits = self._e.limits
-        known = cautious_cpu(ceil(threads), 0) if limits is None else profile_of(limits, threads)
-        had = threads / ceil(threads) if limits is None else 1.0
-        return replace(
-            known,
-            bandwidth_share=had * at.memory,
-            flops_share=had * known.flops_share * at.compute,
-            attention_share=had * known.attention_share * at.attention,
-            kv_share=had * known.kv_share * at.attention,
-            overhead_seconds=at.step,
-            seq_overhead_seconds=at.row,
-        )
 
     @staticmethod
     def _seconds(cost: RooflineCost, steps: list[Step]) -> float:

@@ -21,6 +21,8 @@ CORE = CORE_PARTS
 """Parts of the time that add up to the core's wall time."""
 FRONT = ("http", "tokenize", "images", "detokenize", "send")
 """Parts of the front end: CPU seconds of other threads and processes."""
+QUIET = 0.2
+"""CPUs that other processes may use on a quiet machine."""
 OFFLINE = (*CORE, "tokenize", "detokenize")
 """The same offline, where one thread does everything."""
 
@@ -159,8 +161,6 @@ class Evidence(msgspec.Struct, frozen=True):
         ops: profile of some of the window's steps, op by op.
         limits: the machine's measured limits.
         host: CPU use of the whole machine.
-        ranks: seconds per step and rank of a parallel engine, [steps][ranks]. If they are unknown,
-            `ops.rank_waits` has the sum over all steps.
         surroundings: what the system gives the engine's processes.
         platform: the kernels that the engine uses.
         halves: the window's two halves, to see whether they agree; empty if it has no halves.
@@ -175,7 +175,6 @@ class Evidence(msgspec.Struct, frozen=True):
     ops: OpProfile | None = None
     limits: Limits | None = None
     host: HostUse | None = None
-    ranks: list[list[float]] | None = None
     surroundings: Surroundings | None = None
     platform: Platform | None = None
     halves: list[Window] = []
@@ -185,6 +184,11 @@ class Evidence(msgspec.Struct, frozen=True):
     def on_device(self) -> bool:
         """Return whether a GPU computes the model, and one thread of the host submits its work."""
         return self.config.device != "cpu"
+
+    @property
+    def others(self) -> float:
+        """Return the CPUs that other processes than clients use."""
+        return 0.0 if self.host is None else self.host.others - self.host.clients
 
     @property
     def waited(self) -> float:

@@ -38,8 +38,6 @@ from quire.system.hardware import Hardware
 TOUCHED_SHARE = {"float32": 0.6, "bfloat16": 0.3, "float16": 0.3}
 """Measured share of the reserved activations that steps touch. The reservation assumes float32
 tensors that share no memory."""
-DECODE_SHARE = 0.9
-"""Share of the measured bandwidth that a decode step reaches, if `Limits.reads` is empty."""
 PROMPT_LEN = 512
 """Tokens of the prompt whose time is predicted."""
 BATCHES = (1, 4, 16, 64)
@@ -244,8 +242,6 @@ def rates_of(
         rates = cautious_cpu(threads, config.memory_budget_bytes)
     else:
         rates = profile_of(limits, threads)
-        if not limits.reads:
-            rates = replace(rates, bandwidth_share=DECODE_SHARE)
     return replace(rates, link=link or rates.link)
 
 

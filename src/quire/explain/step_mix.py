@@ -1,12 +1,17 @@
-"""What the steps of a window computed, by their sizes, and how fast they were."""
+"""What the steps of a window computed, by their sizes, how fast they were, and what others cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
 
-from quire.core.cost import RooflineCost, StepParts, smooth_maximum
+from quire.core.config import EngineConfig
+from quire.core.cost import RooflineCost, StepParts, cautious_cpu, smooth_maximum
 from quire.explain.evidence import Window
+from quire.explain.limits import Limits, profile_of
+from quire.models.cost import at_rates, roofline
 from quire.system.records import dataclass
 
 MIXED = 1.5
@@ -64,10 +69,14 @@ class StepMix:
         return self.prompt_tokens / max(1, self._window.requests)
 
     @property
+    def drafts(self) -> float:
+        """Return the mean number of a step's drafts, each of which is a row."""
+        return self._window.draft_tokens / max(1, self._window.steps)
+
+    @property
     def rows(self) -> float:
         """Return the mean number of a step's rows that belong to no prompt, with drafts."""
-        w = self._window
-        return max(1.0, w.running) * (1.0 + w.draft_tokens / max(1, w.drafted_passes))
+        return max(1.0, self._window.running) + self.drafts
 
     def of_size(self, count: int, tokens: float) -> Step:
         """Return steps of this size; those larger than the batch contain prompts."""
@@ -76,9 +85,17 @@ class StepMix:
         return self.with_prompts(count, tokens - self.rows, self.rows)
 
     def decoding(self, count: int, tokens: float) -> Step:
-        """Return steps in which each row attends to the mean context."""
+        """Return steps in which each row attends to the mean context; drafts need logits, too."""
         seqs, context = min(max(1.0, self._window.running), tokens), self.context
-        return Step(count, tokens, seqs, seqs * context, tokens * context)
+        sampled = tokens if self.drafts else seqs
+        return Step(count, tokens, sampled, seqs * context, tokens * context)
+
+    def without_drafts(self, step: Step) -> Step:
+        """Return such steps with no more rows that belong to no prompt than sequences."""
+        seqs = max(1.0, self._window.running)
+        if not step.prompts:
+            return self.decoding(step.count, min(seqs, step.tokens))
+        return self.with_prompts(step.count, step.tokens - self.rows, seqs)
 
     def with_prompts(self, count: int, tokens: float, rows: float) -> Step:
         """Return steps with so many tokens of prompts, and other rows."""
@@ -118,6 +135,56 @@ class Reached:
     attention: float = 1.0
     step: float = 0.0
     row: float = 0.0
+
+
+class _Same:
+    """A configuration, equal only to itself: it has no hash."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+
+    def __hash__(self) -> int:
+        return id(self.config)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.config is self.config
+
+
+@lru_cache(maxsize=64)
+def _work(
+    engine: _Same, changes: tuple[tuple[str, object], ...]
+) -> tuple[EngineConfig, RooflineCost]:
+    """Return an engine's configuration with changes, and its step cost at any rates."""
+    config, names = engine.config, dict(changes)
+    if "quantization" in names:  # in place of the present one
+        config = replace(config, weight_forms={})
+    config = replace(config, **names)  # type: ignore[arg-type]
+    return config, roofline(config, cautious_cpu(1, 0))
+
+
+def cost_at(
+    config: EngineConfig,
+    limits: Limits | None,
+    at: Reached,
+    threads: float | None = None,
+    /,
+    **changes: object,
+) -> RooflineCost:
+    """Return the cost of a step with these configuration fields; None: with guessed limits."""
+    config, work = _work(_Same(config), tuple(changes.items()))
+    threads = config.num_threads if threads is None else threads
+    known = cautious_cpu(math.ceil(threads), 0) if limits is None else profile_of(limits, threads)
+    had = threads / math.ceil(threads) if limits is None else 1.0
+    hardware = replace(
+        known,
+        bandwidth_share=had * at.memory,
+        flops_share=had * known.flops_share * at.compute,
+        attention_share=had * known.attention_share * at.attention,
+        kv_share=had * known.kv_share * at.attention,
+        overhead_seconds=at.step,
+        seq_overhead_seconds=at.row,
+    )
+    return at_rates(work, config, hardware)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from quire.core.config import STEP_TOKENS, EngineConfig, TierConfig
 from quire.explain.analyse import Predicted, explain
-from quire.explain.causes.case import CACHING, Case
+from quire.explain.causes.case import CACHING, LATEST, Case
 from quire.explain.evidence import Evidence
 from quire.explain.report import ITL, Change, Report
 from quire.metrics.requests import MOST_RECORDED
@@ -116,7 +116,10 @@ class Replay:
         before, after, seen = self._known[key], self._run(then, fit), self._window.output_tok_s
         if not seen / ALIKE < before.tokens < seen * ALIKE or not min(*before, *after) > 0.0:
             return None
-        return before.gap / after.gap if change.metric == ITL else after.tokens / before.tokens
+        if change.metric == ITL:
+            return min(before.gap, self._window.itl_p99 or before.gap) / after.gap
+        # Requests that come at their times get no faster than they come.
+        return after.tokens / (max(before.tokens, seen) if now.clients is None else before.tokens)
 
     def _settings(self, fields: dict[str, Any]) -> tuple[_Setting, _Setting]:
         """Return the engine as it is, and with fields of `EngineArgs` changed."""
@@ -199,7 +202,10 @@ class Replay:
         outcome = simulate(
             setting.load, [replica], num_clients=setting.clients, front=setting.front
         )
-        return _Speed(_rate(outcome, setting.clients or 0), outcome.gaps.percentile(0.99))
+        gaps = outcome.gaps
+        mean = float(np.nansum(outcome.last - outcome.first)) / max(1, int(gaps.counts.sum()))
+        late = max(gaps.percentile(0.99), LATEST * mean)  # no replay has the system's delays
+        return _Speed(_rate(outcome, setting.clients or 0), late)
 
 
 def _steps(setting: _Setting, running: float) -> float:

@@ -46,7 +46,7 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
         "--async-scheduling",
     ),
     "rank_imbalance": (
-        healthy(ops=UNBOUND, ranks=[[0.005, 0.005, 0.01, 0.005]] * 9),
+        healthy(ops=msgspec.structs.replace(UNBOUND, rank_waits=[4.5, 4.5, 0.0, 4.5])),
         "--num-threads",
     ),
     "memory_bandwidth": (

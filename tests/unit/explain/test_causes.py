@@ -29,7 +29,7 @@ PROMPTS: dict[str, Any] = {
 
 GAINS_NO_SPEED = {
     "adapter_seats", "cold_start", "cpu_quota", "needless_ranks", "failed_writes", "open_files",
-    "refused_requests",
+    "refused_requests", "too_many_threads",
 }  # fmt: skip
 """Causes whose change has no figure: it ends errors, or the window cannot tell its gain."""
 

@@ -11,10 +11,9 @@ import pytest
 
 from quire.core.messages import CoreTimes, SchedulerStats
 from quire.explain.analyse import explain
-from quire.explain.bounds import gain_of
-from quire.explain.causes.case import ITL, LATEST, QUIET, Case, open_case
+from quire.explain.causes.case import ITL, LATEST, Case, open_case
 from quire.explain.estimate import Estimator
-from quire.explain.evidence import Evidence, Platform
+from quire.explain.evidence import QUIET, Evidence, Platform
 from quire.explain.host import HostUse
 from quire.explain.probe import Probe
 from quire.explain.report import Change
@@ -140,6 +139,16 @@ def test_drafts_are_no_prompts() -> None:
     assert Estimator(healthy(**fields)).prompt_share > 0.5
 
 
+def test_few_drafts_take_little_time() -> None:
+    """Seen: 718 drafts in a thousand tokens' steps were to cost 37 % of the time, and took 16 %."""
+    many, few = (
+        Estimator(healthy(drafted_passes=n, draft_tokens=7 * n, step_sizes=sizes, steps=1000))
+        for n, sizes in ((8000, [(64.0, 1000)]), (1000, [(8.0, 700), (31.3, 300)]))
+    )
+    assert 0.3 < many.drafts_share() < 0.9
+    assert 0.0 < few.drafts_share() < many.drafts_share() / 2
+
+
 @pytest.mark.parametrize(("waiting", "saves"), [(0.0, False), (3.0, True)])
 def test_chunks_are_no_longer_than_the_prompts_at_hand(waiting: float, saves: bool) -> None:
     few = prompts(1000, step_sizes=[(32.0, 500)], steps=500, waiting=waiting, running=2.0)
@@ -148,17 +157,37 @@ def test_chunks_are_no_longer_than_the_prompts_at_hand(waiting: float, saves: bo
 
 def test_a_slow_type_is_compared_with_usual_steps() -> None:
     """Seen: float32 reached 60 % of its limit, and bfloat16 90 %."""
-
-    def of_ratio(case: Case) -> float:
-        ratio = case.estimate.model_ratio(dtype="bfloat16", kv_cache_dtype="bfloat16")
-        return gain_of(case.model * (1.0 - ratio))
-
-    slow = healthy(args={"dtype": "float32"}, **SLOW)
-    assert first(slow, "wide_weights").estimated_gain > 1.2 * of_ratio(open_case(slow))
+    reads = dict.fromkeys(("float32", "bfloat16"), LIMITS.bandwidth)
+    limits = msgspec.structs.replace(LIMITS, reads=reads)
+    slow = healthy(args={"dtype": "float32"}, limits=limits, **SLOW)
+    alone = first(slow, "wide_weights").estimated_gain
     # Beside others, these may be what slows it.
-    crowded = msgspec.structs.replace(slow, host=beside(1.0))
-    gain = first(crowded, "wide_weights").estimated_gain
-    assert gain == pytest.approx(of_ratio(open_case(crowded)))
+    crowded = first(msgspec.structs.replace(slow, host=beside(1.0)), "wide_weights")
+    assert crowded.estimated_gain > 0.5
+    assert alone > 1.4 * crowded.estimated_gain
+
+
+def test_only_operations_whose_type_changes_get_faster() -> None:
+    ops = profile(
+        ("linear", "layers.0.mlp.up", 4.0, 10.0, 40.0), ("logits", "lm_head", 2.0, 10.0, 40.0),
+        ("paged_attention", "layers.0.attn", 2.0, 10.0, 40.0), ("add", "", 1.0, 10.0, 40.0),
+        model_seconds=10.0,
+    )  # fmt: skip
+    one, alike = Estimator(healthy(ops=ops)), Estimator(healthy())
+    for changes, share in (({"kv_cache_dtype": "int8"}, 0.2), ({"quantization": "int8"}, 0.6)):
+        assert 1.0 - share < one.model_ratio(**changes) < 1.0 - share / 3
+        assert one.model_ratio(**changes) != alike.model_ratio(**changes)
+
+
+def test_waiting_for_the_engines_own_clients_stays() -> None:
+    """Seen: int8 in place of fp8 was to gain 132 %, and gained 53 %."""
+    waits = HostUse(10.0, 4, busy=20.0, own=20.0, steal=0.0, waited=2.0, waits=[0.5] * 4)
+    alone = HostUse(10.0, 4, busy=20.0, own=20.0, steal=0.0, waited=0.0, waits=[0.0] * 4)
+    ratios = [Estimator(healthy(host=host)).model_ratio(quantization="int8")
+              for host in (waits, alone)]  # fmt: skip
+    lost = 1.0 - 0.95**4  # an operation ends with the last of four threads
+    assert 1.0 - ratios[0] == pytest.approx((1.0 - lost) * (1.0 - ratios[1]), rel=0.25)
+    assert ratios[0] > ratios[1]
 
 
 def test_ranks_that_wait_are_named_without_a_figure() -> None:
@@ -181,11 +210,13 @@ def test_beside_others_more_tokenizers_gain_no_figure() -> None:
     assert gains[1].estimated_gain == 0.0
 
 
-@pytest.mark.parametrize(("threads", "cause"), [(1, "few_threads"), (16, "too_many_threads")])
-def test_beside_others_threads_gain_no_figure(threads: int, cause: str) -> None:
-    """Seen beside 1.6 CPUs: 3 % gained of 86 % estimated, and 33 % of none."""
-    args = {"num_threads": threads}
-    gains = [first(healthy(ops=UNBOUND, args=args, host=beside(n), **SLOW), cause) for n in (0, 1)]
+def test_beside_others_threads_gain_no_figure() -> None:
+    """Seen beside 1.6 CPUs: 33 % gained of none."""
+    args = {"num_threads": 1}
+    gains = [
+        first(healthy(ops=UNBOUND, args=args, host=beside(n), **SLOW), "few_threads")
+        for n in (0, 1)
+    ]
     assert gains[0].estimated_gain > 0.1
     assert gains[1].estimated_gain == 0.0
 
@@ -249,24 +280,17 @@ def test_more_tokenizers_gain_nothing_without_a_core() -> None:
 
 
 def test_int8_in_place_of_fp8_gains_what_their_measured_rates_say() -> None:
-    reads = {"fp8": {1: 2e9, 4: 5e9}, "int8": {1: 12e9, 4: 20e9}}
+    reads = {"fp8": {1: 2e9, 4: 10e9}, "int8": {1: 12e9, 4: 40e9}, "bfloat16": {4: 40e9}}
     limits = msgspec.structs.replace(LIMITS, reads=reads)
     fp8 = healthy(
         args={"quantization": "fp8"}, ops=UNBOUND, platform=Platform("avx2", "avx2"), limits=limits
     )
     change = explain(fp8).changes[0]
     assert change.flag == "--quantization int8"
-    assert 1.7 < change.estimated_gain <= 3.0
-
-
-def test_steps_usually_come_nearer_to_measured_rates_than_to_peaks() -> None:
-    """`reads` here are the peaks of memory; kernels that reach them nearly always do."""
-    reads = {"bfloat16": LIMITS.bandwidth}
-    known = msgspec.structs.replace(LIMITS, reads=reads)
-    peaks, reached = (
-        Estimator(healthy(limits=limits, **SLOW)).usual_ratio(4.0) for limits in (LIMITS, known)
-    )
-    assert 0.7 * peaks < reached < 0.95 * peaks
+    # 85 MB of fp8 and 77 MB of logits in bfloat16, and then 85 and 39 MB of int8.
+    before, after = 85e6 / 10e9 + 77e6 / 40e9, 124e6 / 40e9
+    saved = 0.97 * 9.0 / 9.1 * (1.0 - after / before)
+    assert change.estimated_gain == pytest.approx(saved / (1.0 - saved), rel=0.25)
 
 
 @pytest.mark.parametrize(("tokens", "most"), [(1000, 100), (7, 7), (-3, 1)])

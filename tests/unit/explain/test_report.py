@@ -69,7 +69,7 @@ def test_a_report_is_json_and_back() -> None:
 
 
 def test_evidence_is_kept_and_read(tmp_path: Path) -> None:
-    evidence = healthy(ops=OPS, ranks=[[0.1, 0.2]])
+    evidence = healthy(ops=OPS)
     evidence.save(tmp_path / "a.json")
     assert load(tmp_path / "a.json") == evidence
     (tmp_path / "b.json").write_text("{}")

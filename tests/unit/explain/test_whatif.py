@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from quire.explain.analyse import explain
-from quire.explain.causes.case import open_case
+from quire.explain.causes.case import LATEST, open_case
 from quire.explain.evidence import Evidence
 from quire.explain.limits import Limits
-from quire.explain.report import THROUGHPUT, Change
+from quire.explain.report import ITL, THROUGHPUT, Change
 from quire.explain.whatif import Replay, _rate, explained
 from quire.metrics.requests import RecordedRequest
 from quire.metrics.stats import EngineStats
@@ -86,6 +86,28 @@ def test_a_smaller_chunk_ends_long_gaps() -> None:
         prompt_tokens=60_000, arrivals=requests(32, prompt=1500),
     )  # fmt: skip
     assert change(stalls, "--max-itl-stretch").simulated
+
+
+@pytest.mark.parametrize("turn", [64, 16])
+def test_the_latest_token_is_later_than_the_mean(turn: int) -> None:
+    """No replay has the system's delays. Seen: 25 times were predicted, and 5 to 11 measured."""
+    long = [RecordedRequest(0.0, 16, 0, 1, 256) for _ in range(8)]
+    given: dict[str, Any] = {"in_flight": 7.9, "most_in_flight": 8, "arrivals": long}
+    evidence = fixed(args={"num_scheduler_steps": turn}, itl_p50=0.5, itl_p99=0.6, **given)
+    fewer = Change("", "", ITL, 0.0, {"num_scheduler_steps": 8})
+    found = Replay(open_case(evidence)).gain(fewer)
+    assert found is not None
+    assert found.gain <= turn / 8 / LATEST
+    assert found.gain <= 0.6 / (LATEST * 8 * 10e-3)
+
+
+def test_requests_at_their_times_gain_what_they_wait_for() -> None:
+    """Seen: a replay fell behind the arrivals, and more seats were to gain 19 % in place of 7 %."""
+    given: dict[str, Any] = {"in_flight": 1.0, "most_in_flight": 8, "running": 1.0, "seconds": 10.0}
+    rare = fixed(arrivals=requests(20, apart=0.2), generation_tokens=1000, **given)
+    seats = Change("", "", THROUGHPUT, 0.5, {"max_num_seqs": 16})
+    found = Replay(open_case(rare)).gain(seats)
+    assert found is None or found.gain < 0.05
 
 
 def test_a_replay_that_is_unlike_the_window_is_not_used() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 from enum import IntEnum
 
 import msgspec
 
 from quire.explain.bounds import gain_of
 from quire.explain.estimate import Estimator
-from quire.explain.evidence import CORE, FRONT, Evidence, Window
+from quire.explain.evidence import CORE, FRONT, QUIET, Evidence, Window
 from quire.explain.replicas import mean_replica
 from quire.explain.report import ITL, THROUGHPUT, Cause, Change, Finding, LimitsUsed, OpLine
 from quire.explain.roofline import STALE, limits_used, op_lines
@@ -30,14 +29,12 @@ LATEST = 2.0
 TURNS = 2.0
 """A request is in turn at the core, the API process and its client. Of so many requests, n keep all
 three busy for n / (n + 2) of the time (balanced job bounds of closed networks)."""
-QUIET = 0.2
-"""CPUs that other processes may use on a quiet machine."""
 MULTI_STEP = 8
 """The advised `--num-scheduler-steps`; more would only delay new requests."""
 
 SCHEDULING = frozenset(
     {
-        "max_num_seqs", "max_num_batched_tokens", "max_itl_stretch", "num_gpu_blocks_override",
+        "max_num_seqs", "max_num_batched_tokens", "num_gpu_blocks_override",
         "kv_cache_memory_bytes", "num_scheduler_steps", "async_scheduling",
         "enable_prefix_caching", "kv_offloading_size", "tokenizer_pool_size",
     }
@@ -109,7 +106,6 @@ class Case:
     estimate: Estimator
     limits: LimitsUsed | None
     lines: list[OpLine]
-    notes: list[str] = field(default_factory=list)
 
     @property
     def window(self) -> Window:
@@ -135,16 +131,10 @@ class Case:
         """Return the share of the time that a thread of the engine waited for a core."""
         return self.evidence.waited
 
-    @property
-    def others(self) -> float:
-        """Return the CPUs that other processes than clients use."""
-        host = self.evidence.host
-        return 0.0 if host is None else host.others - host.clients
-
     def if_quiet(self, saved: float) -> float:
         """Return the share that other threads or processes save; beside other programs 0.0, which
         is no figure: what they get there depends on these programs."""
-        return saved if self.others <= QUIET else 0.0
+        return saved if self.evidence.others <= QUIET else 0.0
 
     def cores_of(self, threads: float) -> float:
         """Return the cores' worth of work of so many threads beside other processes than clients.
@@ -153,7 +143,7 @@ class Case:
         waits for its own turn and for those of the others.
         """
         e = self.evidence
-        others = max(0.0, self.others - QUIET) / len(e.args.replicas)
+        others = max(0.0, e.others - QUIET) / len(e.args.replicas)
         turn = min(1.0, max(e.cores, 1) / max(1e-9, threads + others))
         return threads * turn * turn
 
@@ -201,17 +191,13 @@ class Case:
         kept = e.cores * clients / (clients + turns)
         return min(gain, max(kept, now) / max(after + others, 1e-9) - 1.0)
 
-    def usual(self, threads: float | None = None, **changes: object) -> float:
-        """Return the usual time of the model with these configuration fields and native kernels.
+    def usual(self, threads: float | None = None) -> float:
+        """Return the usual time of the model with native kernels, relative to the observed time.
 
-        It is relative to the observed time. All threads are on the cores that others leave.
+        All threads are on the cores that others leave.
         """
         wanted = self.evidence.config.num_threads if threads is None else threads
-        return self.estimate.usual_ratio(self.cores_of(wanted), **changes)
-
-    def usual_alone(self, **changes: object) -> float:
-        """Return `usual` on a quiet machine; else 1.0, since others may be what slows the steps."""
-        return self.usual(None, **changes) if self.others <= QUIET else 1.0
+        return self.estimate.usual_ratio(self.cores_of(wanted))
 
     def faster_model(self, flag: str, why: str, ratio: float, **fields: object) -> Change:
         """Return a change after which the model takes `ratio` of its time."""
@@ -234,8 +220,12 @@ def change(flag: str, why: str, saved: float, **fields: object) -> Change:
 
 
 def schedules(change: Change) -> bool:
-    """Return whether a change can be simulated; see `SCHEDULING`."""
-    return bool(change.fields) and set(change.fields) <= SCHEDULING
+    """Return whether a change can be simulated; see `SCHEDULING`.
+
+    How streams share the time with prompts decides how late tokens are, not how many there are.
+    """
+    fields = set(change.fields) - ({"max_itl_stretch"} if change.metric == ITL else set())
+    return bool(change.fields) and fields <= SCHEDULING
 
 
 def saving(gain: float) -> float:
@@ -266,23 +256,10 @@ def suspect(
     floor: float = 0.0,
     **evidence: float | str,
 ) -> Suspect | None:
-    """Return a finding, unless it is too small."""
-    if not max(share, floor) >= WORTH:
-        return None
-    return found(cause, text, share, changes, kind, floor, **evidence)
-
-
-def found(
-    cause: Cause,
-    text: str,
-    share: float,
-    changes: Sequence[Change],
-    kind: Kind = Kind.WASTE,
-    floor: float = 0.0,
-    **evidence: float | str,
-) -> Suspect:
-    """Return a finding of any size."""
-    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in evidence.items()}
+    """Return a finding, unless it is too small; one that loses no time has any size."""
     share = min(1.0, max(share, floor))
+    if not (share >= WORTH or kind is Kind.ELSEWHERE):
+        return None
+    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in evidence.items()}
     finding = Finding(cause, text, share, rounded, kind.fault, confidence=CONFIDENCE[kind])
     return Suspect(finding, useful(changes, floor), kind, floor)

@@ -9,7 +9,6 @@ from quire.explain.causes.case import (
     Kind,
     Suspect,
     change,
-    found,
     mostly_waiting,
     saving,
     suspect,
@@ -44,7 +43,7 @@ def queueing(case: Case) -> Suspect | None:
     why = f"reads the weights once for {wanted} sequences in place of {seats}"
     taken = f"All {seats} seats" if seats > 1 else "The one seat"
     floor = mostly_waiting(case)
-    return found(
+    return suspect(
         "queueing",
         f"{taken} of the batch {'are' if seats > 1 else 'is'} taken, and {w.waiting:.1f} requests "
         "wait on average.",

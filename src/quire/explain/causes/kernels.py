@@ -8,9 +8,6 @@ from quire.explain.limits import profile_of
 from quire.explain.report import START, THROUGHPUT, Change, Finding
 from quire.models.cost import product_type
 
-IN_INT8 = 0.4
-"""Time of products in int8 relative to fp8 on AVX2, if it was not measured: 0.41 with 8 rows, 0.49
-with one row."""
 MISTUNED, TUNED = 0.35, 0.6
 """Shares of the measured rates below which products are slow because of their tuning, and which
 they usually reach: 0.55 to 0.8 in healthy engines."""
@@ -105,12 +102,7 @@ def decoded_weights(case: Case) -> Suspect | None:
         or not (e.config.quantization or "").startswith("fp8")
     ):
         return None
-    linear = [op.seconds for op in e.ops.ops if op.name == "linear"] if e.ops is not None else []
-    inside = sum(linear) / max(1e-9, e.ops.model_seconds) if e.ops and linear else 1.0
-    if e.limits is not None and e.limits.reads:
-        ratio = case.estimate.model_ratio(quantization="int8")
-    else:
-        ratio = 1.0 - min(1.0, inside) * (1.0 - IN_INT8)
+    ratio = case.estimate.model_ratio(quantization="int8")
     if e.args.quantization is not None:
         change = case.faster_model(
             "--quantization int8", "has as many bytes, and multiplies integers", ratio,

@@ -10,9 +10,6 @@ from quire.models.cost import product_type
 
 SATURATED = {"memory": 0.6, "compute": 0.35}
 """An operation is at a limit if it reaches at least this share of it."""
-EXPLAINED = 0.5
-"""A model in float32 whose usual time is a smaller share of the observed one waits for something
-else than its weights."""
 
 
 def wide_weights(case: Case) -> Suspect | None:
@@ -22,9 +19,6 @@ def wide_weights(case: Case) -> Suspect | None:
         return None
     kv = "bfloat16" if config.kv_cache_dtype == "float32" else config.kv_cache_dtype
     ratio = case.estimate.model_ratio(dtype="bfloat16", kv_cache_dtype=kv)
-    if case.usual_alone() > EXPLAINED:
-        # Wide products of few rows are far from their limit, and narrow ones are not.
-        ratio = min(ratio, case.usual_alone(dtype="bfloat16", kv_cache_dtype=kv))
     best = case.faster_model(
         "--dtype bfloat16", "halves the bytes of weights and KV cache", ratio, dtype="bfloat16"
     )
