@@ -243,8 +243,10 @@ def value_options(name: str, hint: Any) -> dict[str, Any]:
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         (hint,) = (arg for arg in typing.get_args(hint) if arg is not types.NoneType)
     if typing.get_origin(hint) is typing.Literal:
+        own: list[str] = [*typing.get_args(hint)]
         others, _ = OTHER_VALUES.get(name, ((), ""))
-        return {"choices": [*typing.get_args(hint), *others]}
+        shown = {"metavar": f"{{{','.join(own)}}}"} if others else {}
+        return {"choices": [*own, *others], **shown}
     convert: Callable[[str], Any]
     if hint is int:
         size = name.endswith("_bytes")

@@ -112,6 +112,11 @@ def test_older_names_and_other_values(capsys: pytest.CaptureFixture[str]) -> Non
     assert EngineArgs(**given) == EngineArgs(hf_overrides='{"rope_theta": 5.0}')
 
 
+def test_the_help_shows_no_other_values() -> None:
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    assert "--load-format {auto,safetensors,gguf,dummy}" in parser.format_help()
+
+
 def test_a_token_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN", raising=False)
     assert parse("--hf-token") == EngineArgs()
