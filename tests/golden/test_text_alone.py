@@ -21,26 +21,7 @@ TOWER = {
     "hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "patch_size": 8,
     "image_size": 32, "num_hidden_layers": 1,
 }  # fmt: skip
-QWEN = TEXT | {
-    "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16, "linear_value_head_dim": 16, "tie_word_embeddings": True,
-    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-    "rope_parameters": {
-        "rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25,
-        "mrope_section": [2, 1, 1], "mrope_interleaved": True,
-    },
-}  # fmt: skip
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen3_5": (
-        "Qwen3_5",
-        {
-            "text_config": QWEN, "tie_word_embeddings": True,
-            "vision_config": {
-                "depth": 1, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2,
-                "patch_size": 4, "out_hidden_size": 64, "num_position_embeddings": 16,
-            },
-        },
-    ),
     "gemma4": (
         "Gemma4",
         {
@@ -75,7 +56,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 PROMPT = [5, 6, 7, 8, 9, 33, 12, 50, 60, 7, 7, 20, 21, 22]
 NEW = 12
-FEW = ("qwen3_5", "ministral3")
+FEW = ("gemma4", "ministral3")
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ from tests.golden.tiny_vision import IMAGE, MODELS, ROW, write_vision_model
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True, logprobs=1)
 PROMPT = [5, 6, 7, IMAGE, 8, 9, IMAGE, 10, 11]
-FEW: list[Any] = ["gemma3", "llava", "qwen2_vl", "qwen3_vl"]
+FEW: list[Any] = ["gemma3", "llava", "qwen3_5", "qwen3_vl"]
 """Enough for what lies around a tower: causal rows or not, one axis of positions or three, and rows
-for later layers."""
+for later layers; and layers with states."""
 MORE = [pytest.param(name, marks=pytest.mark.slow) for name in MODELS if name not in FEW]
 LIMITS: dict[str, Any] = {
     "max_num_seqs": 4,

@@ -171,6 +171,29 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
         },
     ),
+    "qwen3_5": (
+        "Qwen3_5",
+        _QWEN
+        | {
+            "text_config": _TEXT
+            | {
+                "head_dim": 32, "num_hidden_layers": 4, "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4, "linear_key_head_dim": 16,
+                "linear_value_head_dim": 16,
+                "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+                "rope_parameters": _MROPE
+                | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25},
+            },
+            "vision_config": {
+                "depth": 2, "hidden_size": 32, "intermediate_size": 40, "num_heads": 2,
+                "patch_size": 4, "out_hidden_size": 64, "num_position_embeddings": 25,
+            },
+        },
+        {
+            "size": {"shortest_edge": 64, "longest_edge": 2048}, "patch_size": 4,
+            "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+        },
+    ),
     "idefics3": (
         "Idefics3",
         {

@@ -24,6 +24,7 @@ VisionKind = Literal[
     "paligemma",
     "qwen2_5_vl",
     "qwen2_vl",
+    "qwen3_5",
     "qwen3_vl",
     "siglip",
 ]

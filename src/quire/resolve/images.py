@@ -51,6 +51,7 @@ _KINDS: dict[VisionKind, tuple[dict[str, Any], tuple[str, ...]]] = {
     "internvl": (_CLIP | {"resample": 3}, ("crop_to_patches", "min_patches", "max_patches")),
     "llava_next": (_CLIP | {"resample": 3}, ()),
     "paligemma": (_HALF | {"resample": 3}, ()),
+    "qwen3_5": (_HALF | {"resample": 3, "size": _QWEN_SIZES}, _OF_QWEN),
     "qwen3_vl": (_HALF | {"resample": 3, "size": _QWEN_SIZES}, _OF_QWEN),
     "siglip": (_HALF | {"resample": 3}, ()),
 }

@@ -155,9 +155,14 @@ class StepInputBuilder:
         slot_mapping = self._slot_mapping[:total]
         np.multiply(self._block_tables[rows, block], self._block_size, out=slot_mapping)
         slot_mapping += offset
+        recurrent = None
+        if states.recurrent is not None:
+            recurrent = StateSlots(
+                *states.recurrent.next_pass(slots, computed, starts, positions, drafts)
+            )
+        # Below, positions become the model's own, which are not the places of tokens.
         if states.pairs:
             positions += self._type_rows * (positions >= states.second_text[token_slots])
-
         if states.images:
             self._place_behind_images(step, slots, positions, starts)
         missing = states.num_tokens[slots] - ends
@@ -169,11 +174,6 @@ class StepInputBuilder:
         if adapted:
             self._adapter[:total] = states.adapter[token_slots]
             self._row_adapter[:num_rows] = states.adapter[row_slots]
-        recurrent = None
-        if states.recurrent is not None:
-            recurrent = StateSlots(
-                *states.recurrent.next_pass(slots, computed, starts, positions, drafts)
-            )
         return self._inputs(total, num_seqs, num_rows, entries, recurrent, adapted=adapted)
 
     def _fill(self, used: int) -> int:

@@ -330,6 +330,7 @@ _PLACES = {
     "paligemma": _Expansion.plain,
     "qwen2_5_vl": _Expansion.plain,
     "qwen2_vl": _Expansion.plain,
+    "qwen3_5": _Expansion.plain,
     "qwen3_vl": _Expansion.plain,
 }
 

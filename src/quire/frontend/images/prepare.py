@@ -347,6 +347,7 @@ _TILES = {
     "paligemma": _square,
     "qwen2_5_vl": _whole,
     "qwen2_vl": _whole,
+    "qwen3_5": _whole,
     "qwen3_vl": _whole,
     "siglip": _square,
 }
