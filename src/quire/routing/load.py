@@ -36,11 +36,12 @@ class Sent:
 
 
 class Wait(NamedTuple):
-    """Seconds of a request without its prompt.
+    """Seconds that a request takes and costs, without its prompt.
 
     Attributes:
         first: of the steps before it.
-        per_token: of decoding one token of its answer beside the others.
+        per_token: for each token of an answer: waiting for a row if none is free, and what
+            decoding it adds to the answers beside it.
     """
 
     first: float
@@ -92,17 +93,20 @@ class Load:
         self._rows = min(self._max_rows, max(1.0, room))
 
     def wait(self) -> Wait:
-        """Predict the seconds of another request without its prompt."""
+        """Predict the seconds of another request without its prompt; it is like the others."""
         others, context = self.unfinished, self._context
+        if not others:
+            return Wait(0.0, 0.0)
+        tokens = self._tokens + others - self._queued
+        first = self._cost.seconds(tokens, others, context, self._pairs + context)
         rows = others + 1
-        context += context // others if others else 0  # the new one is like the others
-        step = self._cost.seconds(rows, rows, context + rows, context + rows)
-        first = 0.0
-        if others:
-            tokens = self._tokens + others - self._queued
-            first = self._cost.seconds(tokens, others, self._context, self._pairs + self._context)
-        rounds = max(1.0, rows / self._rows)
-        return Wait(first, rounds * step)
+        step = self._decode(others, context)
+        longer = self._decode(rows, context + context // others)
+        added = 0.5 * others * (longer - step)  # on average, half of their answers is left
+        return Wait(first, added + max(0.0, rows / self._rows - 1.0) * longer)
+
+    def _decode(self, rows: int, context: int) -> float:
+        return self._cost.seconds(rows, rows, context + rows, context + rows)
 
     def _count(self, sent: Sent, sign: int) -> None:
         self._queued += sign * bool(sent.new_tokens)

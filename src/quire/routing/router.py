@@ -1,4 +1,4 @@
-"""The router: sends a request to the replica that is predicted to answer it first."""
+"""The router: sends a request where its first token costs least, for it and for others."""
 
 from __future__ import annotations
 
@@ -65,11 +65,12 @@ class Prompts:
 
 
 class CacheAwareRouter:
-    """Sends each request where its first token is predicted to come first.
+    """Sends each request where its first token costs the fewest seconds, for it and for others.
 
         predicted seconds = wait of the replica + prefill of the tokens that it has not cached
+                          + what its answer adds to the answers there
 
-    Both come from the cost model, so no weight has to be tuned: a conversation stays with its
+    All come from the cost model, so no weight has to be tuned: a conversation stays with its
     prefix until waiting costs more than computing it again. Equal predictions go to the replica
     with the fewest requests, then to the one with the longest prefix, then to the one with the
     fewest cached blocks, then to the first.

@@ -78,6 +78,19 @@ def test_a_conversation_stays_until_waiting_costs_more(router: CacheAwareRouter)
     assert router.choose(talk) == 1
 
 
+def test_long_answers_leave_their_prefix_to_the_others(router: CacheAwareRouter) -> None:
+    """Each row makes a step a second longer, for the half of an answer that the others have left:
+    after short answers that is less than computing 20 tokens again, after long ones more."""
+    talk = prompt("talk", 5)
+    serve(router, 1, "talk", talk)
+    router.add(1, "other", talk)
+    router.note(1, outputs(CoreOutput("other", [1])))
+    assert router.choose(talk) == 1
+    router.add(2, "long", prompt("long", 1))
+    router.note(2, outputs(CoreOutput("long", [1] * 79, FinishReason.LENGTH)))
+    assert router.choose(talk) == 0
+
+
 def test_evicted_blocks_attract_nobody(router: CacheAwareRouter) -> None:
     talk = prompt("talk", 5)
     serve(router, 2, "talk", talk)
