@@ -94,6 +94,13 @@ class Stream(threading.Thread):
                 if line:
                     self.lines.append(line.removeprefix("data: "))
 
+    def text(self) -> str:
+        """All of it, at its end."""
+        self.join(PATIENCE)
+        assert self.lines[-1] == "[DONE]"
+        choices = [choice for line in self.lines[:-1] for choice in json.loads(line)["choices"]]
+        return "".join(choice["text"] for choice in choices)
+
     def error(self) -> dict[str, Any]:
         """The error event that it ends with."""
         self.join(PATIENCE)

@@ -8,8 +8,9 @@ from itertools import islice, repeat
 from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from quire.core.options import NO_INPUTS, LentBlocks, RequestInputs
+from quire.core.options import NO_INPUTS, KVTransfer, LentBlocks, RequestInputs
 from quire.core.request import FinishReason
 from quire.core.sampling_params import SamplingParams
 
@@ -46,6 +47,11 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
     arrival_time: float
     """Seconds on the monotonic clock, which all processes of a machine share."""
     inputs: RequestInputs = NO_INPUTS
+
+    def handed(self, transfer: KVTransfer) -> AddRequest:
+        """Return this request with another part in a hand-off."""
+        options = replace(self.inputs.options, kv_transfer=transfer)
+        return replace(self, inputs=replace(self.inputs, options=options))
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):

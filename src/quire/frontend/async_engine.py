@@ -272,9 +272,9 @@ class AsyncEngine:
         return bool(self._output.states(replica))
 
     def on_lost(self, replica: int, error: QuireError) -> None:
-        """Move requests without outputs to another replica, or let them wait for the next core;
-        fail all others, and those with a bad structure."""
-        now = time.monotonic()
+        """Move requests to another replica, or let them wait for the next core if they have no
+        outputs yet; fail all others, those with a bad structure, and those that moved before."""
+        now, ready = time.monotonic(), self._fleet.error is None
         structures = self._intake.structures
         structures.blame(self._fleet.replicas[replica].client.suspects.keys)
         self.stats.of(replica).forget_core()
@@ -282,9 +282,9 @@ class AsyncEngine:
             request_id, wanted = state.request.request_id, state.request.params.structured_outputs
             if wanted is not None and (fault := structures.after_death(wanted)) is not None:
                 self._fail(request_id, fault)
-            elif self._output.retry(request_id, now):
+            elif self._output.retry(request_id, now, ready=ready):
                 self.stats.of(replica).count_retry()
-                if self._fleet.error is None:
+                if ready:
                     self._send(state)
             else:
                 self._fail(request_id, error)

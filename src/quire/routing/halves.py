@@ -6,8 +6,6 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
 from quire.core.cost import StepCost
 from quire.core.messages import AddRequest, CoreOutput, StepOutputs
 from quire.core.options import KVTransfer, LentBlocks
@@ -50,8 +48,9 @@ def half_of(message: AddRequest) -> AddRequest:
 
     The prompt's blocks are then handed over.
     """
-    half = _with(message, KVTransfer(hands_over=True, first_only=True))
-    return replace(half, request_id=half_name(message.request_id))
+    half = message.handed(KVTransfer(hands_over=True, first_only=True))
+    half.request_id = half_name(message.request_id)
+    return half
 
 
 class Ended(NamedTuple):
@@ -71,7 +70,7 @@ class Ended(NamedTuple):
     def messages(self) -> list[AddRequest]:
         """Return the messages to that replica; the first one brings the prompt's blocks."""
         first, *others = self.children
-        return [_with(first, KVTransfer(lent=self.lent, sampled=self.sampled)), *others]
+        return [first.handed(KVTransfer(lent=self.lent, sampled=self.sampled)), *others]
 
 
 def end_half(step: StepOutputs, output: CoreOutput, children: Sequence[AddRequest]) -> Ended:
@@ -94,9 +93,3 @@ def end_half(step: StepOutputs, output: CoreOutput, children: Sequence[AddReques
         return Ended(others, (), lent)
     output.finish_reason = None
     return Ended(children, tuple(output.new_token_ids), lent)
-
-
-def _with(message: AddRequest, transfer: KVTransfer) -> AddRequest:
-    """Return a request with another part in a hand-off."""
-    options = replace(message.inputs.options, kv_transfer=transfer)
-    return replace(message, inputs=replace(message.inputs, options=options))

@@ -136,9 +136,10 @@ def check_metrics(found: list[Metric]) -> None:
 
 
 async def test_a_lost_replica_loses_and_repeats_nothing() -> None:
-    """Streams of the other one go on; requests without output move to it at once."""
+    """Its requests move to the other one at once, and streams go on behind their tokens."""
     async with replicas("slow") as engine:
-        told = ask(engine, "a", 0, output_kind=DELTA, max_tokens=150, ignore_eos=True)
+        both = {"n": 2, "output_kind": DELTA, "ignore_eos": True, "logprobs": 0}
+        told = ask(engine, "a", 0, **both, stop="ZZ", max_tokens=150)
         other = ask(engine, "b", 1, output_kind=DELTA, max_tokens=60, ignore_eos=True)
         await until(lambda: min(tokens(engine)) > 2)
         waiting = [
@@ -147,7 +148,7 @@ async def test_a_lost_replica_loses_and_repeats_nothing() -> None:
         ]
         await until(lambda: engine.num_unfinished == 6)
         kill(engine, 0)
-        await until(lambda: engine.stats.retried == 4)
+        await until(lambda: engine.stats.retried == 5)
         assert engine.is_ready
         assert engine.error is None
         with pytest.raises(EngineRestartingError):
@@ -155,16 +156,43 @@ async def test_a_lost_replica_loses_and_repeats_nothing() -> None:
         for task, prompt in zip(waiting, "cdef", strict=True):
             [output] = await asyncio.wait_for(task, PATIENCE)
             assert [c.text for c in output.outputs] == [following(prompt, 20)] * 2
-        with pytest.raises(EngineRestartingError):
-            await told
-        ids = [i for output in await other for i in output.outputs[0].token_ids]
-        assert ids == [*accumulate([ord("b"), *range(60)], lambda token, _: follow(token))][1:]
+        assert streamed(await told) == {0: echo("a", 150), 1: echo("a", 150)}
+        assert streamed(await other) == {0: echo("b", 60)}
         await until(lambda: engine.stats.restarts == 1)
         assert [engine.stats.of(i).restarts for i in (0, 1)] == [1, 0]
         await until(lambda: engine._fleet.replicas[0].is_ready)
         await ask(engine, "a", 0, max_tokens=3)
         assert await engine.call("check_integrity") is None
         assert engine.num_unfinished == 0
+
+
+def echo(prompt: str, count: int) -> list[int]:
+    return [*accumulate([ord(prompt), *range(count)], lambda token, _: follow(token))][1:]
+
+
+def streamed(outputs: list[RequestOutput]) -> dict[int, list[int]]:
+    """Return the tokens of each sequence of a stream, and check what comes with them."""
+    found: dict[int, list[int]] = {}
+    for output in outputs:
+        for part in output.outputs:
+            found.setdefault(part.index, []).extend(part.token_ids)
+            assert [*map(len, (part.text_ends, part.logprobs or part.token_ids))] == (
+                2 * [len(part.token_ids)]
+            )
+    return found
+
+
+async def test_a_stream_moves_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that ends two cores may not end more of them."""
+    monkeypatch.setattr(supervisor, "HEALTHY_SECONDS", 0.0)
+    async with replicas("slow") as engine:
+        stream = ask(engine, "a", 0, output_kind=DELTA, max_tokens=250, ignore_eos=True)
+        await until(lambda: tokens(engine)[0] > 2)
+        kill(engine, 0)
+        await until(lambda: tokens(engine)[1] > 2 and engine.stats.restarts == 1)
+        kill(engine, 1)
+        with pytest.raises(EngineRestartingError):
+            await stream
 
 
 async def test_a_replica_that_is_given_up_leaves_the_others(

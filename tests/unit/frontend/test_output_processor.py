@@ -273,7 +273,7 @@ def test_a_probe_ends_with_its_request(way: str) -> None:
         assert output is not None
         assert output.finished
     else:
-        assert bench.processor.retry("r", 99.0)
+        assert bench.processor.retry("r", 99.0, ready=True)
         bench.step(core("r_1", "x", FinishReason.LENGTH))
     row = TokenLogprobs([98, 99], [-2.0, -0.5], 2)
     late = core(probe.request_id, "z", FinishReason.LENGTH, prompt_logprobs=[pack_logprobs(row)])

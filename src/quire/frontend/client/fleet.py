@@ -139,7 +139,7 @@ class Fleet:
         Raises:
             QuireError: no replica is ready, or the wanted one is not.
         """
-        children = state.request.children
+        children = state.running
         if rank is not None:
             return self._place(state, self._numbers.index(rank), children)
         if (error := self.error) is not None:

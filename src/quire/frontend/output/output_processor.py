@@ -179,24 +179,19 @@ class OutputProcessor:
         stats.on_step(step.stats, step.timestamp, step.times)
         return result, sinks
 
-    def retry(self, request_id: str, now: float) -> bool:
-        """Reset a request after its core was lost; return False if it must not be retried.
-
-        It must not if its consumer has got tokens, or if it was retried before.
-        """
+    def retry(self, request_id: str, now: float, *, ready: bool) -> bool:
+        """Prepare a request for another core, unless it must fail (see `RequestState.may_move`)."""
         state = self._requests[request_id]
-        streams = state.kind is not RequestOutputKind.FINAL_ONLY
-        if state.retried or (streams and any(s.num_tokens for s in state.sequences)):
+        if not state.may_move(ready=ready):
             return False
         self._drop_probe(state)
-        state.start_again(self._tokenizer)
-        for i, (child, sequence) in enumerate(
-            zip(state.request.children, state.sequences, strict=True)
-        ):
+        state.move(self._tokenizer)
+        for child in state.running:
+            index = state.request.children.index(child)
+            sequence, before = state.sequences[index], state.timelines[index]
             self._sequences[child.request_id] = (state, sequence)
-            state.timelines[i] = self.timelines.retry(
-                child.request_id, state.timelines[i], state.request, sequence, now
-            )
+            again = self.timelines.retry(child.request_id, before, state.request, sequence, now)
+            state.timelines[index] = again
         return True
 
     def abort(

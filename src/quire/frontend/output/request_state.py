@@ -7,6 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from quire.core.messages import AddRequest
+from quire.core.options import KVTransfer
 from quire.core.outputs import RequestMetrics, RequestOutput
 from quire.core.request import EMBEDDED, FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
@@ -68,11 +69,42 @@ class RequestState:
         tokens = self.request.prompt_token_ids
         return [] if tokens[0] == EMBEDDED else tokens
 
-    def start_again(self, tokenizer: Tokenizer) -> None:
-        """Forget everything but the time of arrival."""
+    def may_move(self, *, ready: bool) -> bool:
+        """Return whether another core may go on; only once.
+
+        Args:
+            ready: another core is ready. If not, a stream that has begun fails: its client would
+                wait in silence while a model is loaded.
+        """
+        streams = self.kind is not RequestOutputKind.FINAL_ONLY
+        return not self.retried and (ready or not streams or not self._has_output)
+
+    @property
+    def _has_output(self) -> bool:
+        """Return whether a sequence has tokens, and they do not wait for the prompt's."""
+        return not self.lacks_prompt and any(sequence.num_tokens for sequence in self.sequences)
+
+    def move(self, tokenizer: Tokenizer) -> None:
+        """Have another core go on behind the tokens of each sequence, or start if there are none.
+
+        A start forgets everything but the time of arrival.
+        """
         self.retried = True
-        self.metrics.first_scheduled_time = self.metrics.first_token_time = 0.0
-        self._begin(tokenizer)
+        if not self._has_output:
+            self.metrics.first_scheduled_time = self.metrics.first_token_time = 0.0
+            self._begin(tokenizer)
+            return
+        children = self.request.children
+        for i, sequence in enumerate(self.sequences):
+            transfer = children[i].inputs.options.kv_transfer or KVTransfer()
+            sampled = (*sequence.tokens,)
+            children[i] = children[i].handed(replace(transfer, sampled=sampled))
+
+    @property
+    def running(self) -> list[AddRequest]:
+        """Return the messages of the sequences that have not ended."""
+        both = zip(self.request.children, self.sequences, strict=True)
+        return [child for child, sequence in both if sequence.finish_reason is None]
 
     def new_probe(self) -> AddRequest | None:
         """Return a sequence that computes the prompt's log-probabilities instead of the first one.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
+
 from quire.core.messages import CoreOutput, TokenLogprobs
 from quire.core.outputs import CompletionOutput, Logprob, PositionLogprobs
 from quire.core.request import FinishReason
@@ -27,7 +29,8 @@ class SequenceState:
         stops: StopStrings | None = None,
     ) -> None:
         self.index = index
-        self.num_tokens = 0
+        self.tokens = array("i")
+        """All so far. If its core is lost, another one goes on behind them."""
         self.last_token_time: float | None = None
         self.finish_reason: str | None = None
         self.stop_reason: int | str | None = None
@@ -54,6 +57,10 @@ class SequenceState:
         self._logprobs: list[PositionLogprobs] = []
         self._text_ends: list[int] = []
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
     def update(self, output: CoreOutput) -> None:
         """Add a step's tokens, up to the one that completes a stop string."""
         # A stop token is a signal, not part of the text.
@@ -63,7 +70,7 @@ class SequenceState:
         )
         last = len(output.new_token_ids) - 1
         for i, token in enumerate(output.new_token_ids):
-            self.num_tokens += 1
+            self.tokens.append(token)
             self._token_ids.append(token)
             if output.logprobs is not None:
                 self._add_logprobs(output.logprobs[i])
