@@ -5,7 +5,8 @@
 One replica of the embedded model computes prompts, and one answers; with `--folder` their blocks
 travel through a folder, else they share memory. The core of either is killed, up to a second after
 both are ready. Each answer must have the tokens that it had before: all of them, or for one that
-had begun, the first ones and then an error. At the end no block may be lent or in use.
+lost two cores, the first ones and then an error. `moved` is how often a request went on at the
+other core. At the end no block may be lent or in use.
 """
 
 from __future__ import annotations
@@ -109,14 +110,29 @@ async def run(args: argparse.Namespace) -> dict[str, Any]:
         halves = engine._fleet._halves
         loans = halves.loans if halves is not None and halves.loans is not None else ()
         await _until(lambda: all(replica.is_ready for replica in replicas) and not loans)
-        await engine.call("check_integrity")
+        await _check_blocks(engine)
+        moved = engine.stats.retried
     finally:
         engine.shutdown()
     kinds = ("whole", "error", "refused", "lost", "wrong")
     facts = {"killed_for_prompts": killed["prompts"], "killed_for_answers": killed["answers"]}
-    facts |= {"requests": load.outcomes.total()}
+    facts |= {"requests": load.outcomes.total(), "moved": moved}
     facts |= {kind: load.outcomes[kind] for kind in kinds}
     return facts | {"lent": loans.num_lent if isinstance(loans, Ledger) else 0}
+
+
+async def _check_blocks(engine: AsyncLLM) -> None:
+    """Assert that no block of either core is in use, once each has answered a last request."""
+    await engine.call("check_integrity")
+    for rank in (0, 1):
+        prompt = {"prompt_token_ids": [1 + rank]}
+        async for _ in engine.generate(
+            prompt, SamplingParams(max_tokens=1), data_parallel_rank=rank
+        ):
+            pass
+        stats = engine.stats.of(rank).scheduler
+        assert stats is not None
+        assert stats.kv_blocks_used == 0, f"replica {rank} uses {stats.kv_blocks_used} blocks"
 
 
 async def _until(holds: Callable[[], bool]) -> None:

@@ -11,14 +11,17 @@ of the busier replica, without waits for other processes: on a busy machine, com
 
 Then each client names a replica, and the second one is killed, again and again. `both_p99_s` and
 `killed_p99_s` are times between two tokens of the first replica's answers: in the seconds before a
-kill, and in those that begin with it. The kill waits until each request there has output, so that
-none moves to the first replica. `more_p99_s` is the same while the first replica has the requests
-of all clients and nothing is killed: what it pays for those that move is at most this.
-`killed_over_both` and `more_over_both` are medians of each round's ratios. `…_wait_s` is how long
-the first replica's threads waited for a CPU, per second.
+kill, and in those that begin with it. The kill waits until each request there has output; these
+requests then go on at the first replica. `more_p99_s` is the same while that has the requests of
+all clients and nothing is killed. `killed_over_more` thus shows what the loss and the restart cost
+it besides their load. The ratios are medians of each round's; `pooled_…` are of the times of all
+rounds. `…_wait_s` is how long the first replica's threads waited for a CPU, per second. Each round
+is printed, and is a row of the file, so nothing is lost if the program is stopped.
 
-All answers must have the tokens that they had before: all of them, or for one that had begun on the
-lost replica, the first ones and then an error.
+    python benchmarks/replicas.py --no-load --layers 2 --input-len 64 --output-len 16 --seconds 4
+        --kills 6
+
+takes two minutes on two idle cores. All answers must have the tokens that they had before.
 """
 
 from __future__ import annotations
@@ -33,13 +36,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from operator import sub
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire.bench.machine import circumstances
 from quire.bench.results.report import jsonl, summarise, write_json
@@ -53,6 +58,9 @@ PATIENCE = 120.0
 WARM_UP = 1.0
 LONGER = 4
 """Answers' length beside a kill, as a multiple: then most requests have output."""
+RATIOS = ("killed", "both"), ("more", "both"), ("killed", "more")
+PROGRAM = "replicas", "python benchmarks/replicas.py"
+Times = NDArray[np.float64]
 
 
 class Load:
@@ -66,8 +74,10 @@ class Load:
             [draw.randrange(3, 32_000) for _ in range(args.input_len)] for _ in range(args.requests)
         ]
         self.replicas = engine._fleet.replicas
-        self.expected: dict[tuple[int, int], list[int]] = {}
+        self.expected: dict[int, list[int]] = {}
+        """The longest answer to each prompt so far."""
         self.gaps: list[float] = []
+        self.ends = asyncio.Event()
         self.outcomes = Counter[str]()
         self.begun = Counter[int]()
         """Requests that have output, by the replica that they name."""
@@ -83,19 +93,19 @@ class Load:
         await asyncio.gather(*[client() for _ in range(self._args.clients)])
         return time.perf_counter() - start
 
-    async def serve(self, replicas: list[int], kill: bool = False) -> tuple[float, float]:
+    async def serve(self, replicas: list[int], kill: bool = False) -> tuple[Times, float]:
         """Send requests for some seconds, each client to one of `replicas`.
 
         Args:
             kill: kill the second replica at the beginning.
 
         Returns:
-            The first replica's p99 time between two tokens, and its wait for a CPU per second.
+            The first replica's times between two tokens, and its wait for a CPU per second.
         """
-        ends, clients = asyncio.Event(), len(replicas)
+        clients = len(replicas)
 
         async def client(number: int) -> None:
-            while not ends.is_set():
+            while not self.ends.is_set():
                 await until(lambda: self.replicas[replicas[number]].is_ready)
                 await self._ask(draw.randrange(self._args.requests), replicas[number])
 
@@ -109,11 +119,12 @@ class Load:
         waited, began = waits(self.pid(0)), time.perf_counter()
         await asyncio.sleep(self._args.seconds)
         wait = (waits(self.pid(0)) - waited) / (time.perf_counter() - began)
-        p99 = float(np.percentile(self.gaps, 99))
-        ends.set()
+        gaps = np.array(self.gaps)
+        self.ends.set()
         await asyncio.gather(*tasks)
+        self.ends.clear()
         await until(lambda: self.replicas[1].is_ready)
-        return p99, wait
+        return gaps, wait
 
     def pid(self, replica: int) -> int:
         """Return the process of a replica's core."""
@@ -124,14 +135,17 @@ class Load:
         found, last, failed = list[int](), None, False
         count = self._args.output_len * (1 if replica is None else LONGER)
         try:
-            async with asyncio.timeout(PATIENCE):
-                async for tokens in self._tokens(number, count, replica):
+            stream = self._tokens(number, count, replica)
+            async with asyncio.timeout(PATIENCE), aclosing(stream):
+                async for tokens in stream:
                     now = time.perf_counter()
                     if last is None and replica is not None:
                         self.begun[replica] += 1
                     elif last is not None and replica == 0:
                         self.gaps.append(now - last)
                     found, last = found + tokens, now
+                    if self.ends.is_set():
+                        break
         except QuireError:
             failed = True
         except TimeoutError:
@@ -143,11 +157,14 @@ class Load:
         if failed and not found:
             self.outcomes["refused"] += 1
             return
-        expected = self.expected.setdefault((number, count), found)
-        right = found == (expected[: len(found)] if failed else expected)
-        self.outcomes[("error" if failed else "whole") if right else "wrong"] += 1
+        shorter, longer = sorted((self.expected.get(number, []), found), key=len)
+        self.expected[number] = longer
+        outcome = "error" if failed else "whole" if len(found) == count else "cut"
+        self.outcomes[outcome if shorter == longer[: len(shorter)] else "wrong"] += 1
 
-    async def _tokens(self, number: int, count: int, replica: int | None) -> Any:
+    async def _tokens(
+        self, number: int, count: int, replica: int | None
+    ) -> AsyncGenerator[list[int], None]:
         params = SamplingParams(
             temperature=0.0,
             max_tokens=count,
@@ -157,6 +174,10 @@ class Load:
         prompt = {"prompt_token_ids": self._prompts[number]}
         async for output in self._engine.generate(prompt, params, data_parallel_rank=replica):
             yield output.outputs[0].token_ids
+
+
+def p99(gaps: Times) -> float:
+    return float(np.percentile(gaps, 99))
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -215,21 +236,29 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
             row["measured_cpu_s"] = max(map(sub, map(time.clock_gettime, clocks), began))
         load.outcomes.clear()
         rounds: list[dict[str, float]] = []
+        pools: dict[str, list[Times]] = {"both": [], "killed": [], "more": []}
         while len(rounds) < args.kills:
             found = {}
             for kind, named, kill in (
                 ("both", [0, 1], False), ("killed", [0, 1], True), ("more", [0, 0], False)
             ):  # fmt: skip
-                p99, wait = await load.serve(named * (args.clients // 2), kill)
-                found |= {f"{kind}_p99_s": p99, f"{kind}_wait_s": wait}
-            for kind in ("killed", "more"):
-                found[f"{kind}_over_both"] = found[f"{kind}_p99_s"] / found["both_p99_s"]
+                gaps, wait = await load.serve(named * (args.clients // 2), kill)
+                pools[kind].append(gaps)
+                found |= {f"{kind}_p99_s": p99(gaps), f"{kind}_wait_s": wait}
+            for over, under in RATIOS:
+                found[f"{over}_over_{under}"] = found[f"{over}_p99_s"] / found[f"{under}_p99_s"]
             rounds.append(found)
+            print(json.dumps({"round": len(rounds)} | found), flush=True)
+            if args.json:
+                write_json(args.json, {"round": len(rounds)} | found | circumstances(*PROGRAM))
+        pooled = {kind: p99(np.concatenate(times)) for kind, times in pools.items() if times}
+        row |= {f"pooled_{kind}_p99_s": seconds for kind, seconds in pooled.items()}
+        row["moved"] = engine.stats.retried
     finally:
         engine.shutdown()
-    kinds = ("whole", "error", "refused", "lost", "wrong")
+    kinds = ("whole", "cut", "error", "refused", "lost", "wrong")
     facts = row | {kind: load.outcomes[kind] for kind in kinds}
-    return summarise((*facts, *rounds[0]), facts, rounds)
+    return summarise((*facts, *(rounds or [{}])[0]), facts, rounds)
 
 
 def main() -> int:
@@ -252,7 +281,7 @@ def main() -> int:
         row[f"predicted_over_{name}"] = round(row["predicted_s"] / row[f"{name}_s"], 3)
     print(json.dumps(row, indent=2))
     if args.json:
-        write_json(args.json, row | circumstances("replicas", "python benchmarks/replicas.py"))
+        write_json(args.json, row | circumstances(*PROGRAM))
     return int(row["lost"] + row["wrong"] > 0)
 
 
