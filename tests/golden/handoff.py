@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from quire.core.config import SharedKV, TierConfig
 from quire.core.images import ImageSpan
-from quire.core.messages import AddRequest, CoreOutput
+from quire.core.messages import AddRequest, BlocksReturned, CoreOutput
 from quire.core.options import KVTransfer, RequestInputs, RequestOptions
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
@@ -78,6 +79,54 @@ class Side:
         assert last is not None
         last.new_token_ids = tokens
         return last
+
+
+class FarSide:
+    """A side in another process, one at a time.
+
+    Args:
+        pool: a pool of one process.
+    """
+
+    def __init__(self, pool: Executor, *args: Any, **fields: Any) -> None:
+        self._pool = pool
+        pool.submit(_open, *args, **fields).result()
+
+    def answer(self, prompt: list[int], count: int, transfer: KVTransfer) -> CoreOutput:
+        return self._pool.submit(_answer, prompt, count, transfer).result()
+
+    def take_back(self, blocks: list[int]) -> tuple[int, int]:
+        """Return lent blocks; return how many are in use before and after that."""
+        return self._pool.submit(_take_back, blocks).result()
+
+    def close(self) -> None:
+        self._pool.submit(_close).result()
+
+
+_SIDES: list[Side] = []
+"""That of this process."""
+
+
+def _open(*args: Any, **fields: Any) -> None:
+    _close()
+    _SIDES.append(Side(*args, **fields))
+
+
+def _answer(*args: Any) -> CoreOutput:
+    return _SIDES[0].answer(*args)
+
+
+def _take_back(blocks: list[int]) -> tuple[int, int]:
+    core = _SIDES[0].core
+    before = core.scheduler.kv.pool.num_used
+    core.handle(BlocksReturned(blocks))
+    core.scheduler.check_integrity()
+    return before, core.scheduler.kv.pool.num_used
+
+
+def _close() -> None:
+    while _SIDES:
+        _SIDES.pop().core.shutdown()
 
 
 def promised(output: CoreOutput) -> KVTransfer:

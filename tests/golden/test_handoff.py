@@ -1,11 +1,14 @@
-"""Each architecture with its prompt computed by one engine and its answer by another."""
+"""Each architecture with its prompt computed in one process and its answer in another."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,11 @@ import pytest
 from msgspec import structs
 
 from quire.core.config import SharedKV
-from quire.core.messages import BlocksReturned, StepOutputs
+from quire.core.messages import StepOutputs
 from quire.core.options import KVTransfer
 from quire.core.request import FinishReason
 from quire.parallel.shared_memory import SharedFile
-from tests.golden.handoff import Side, promised
+from tests.golden.handoff import FarSide, Side, promised
 from tests.golden.tiny_models import (
     FEW_KINDS,
     RECURRENT_MODELS,
@@ -31,10 +34,19 @@ from tests.ports import free_port
 ROOT = Path(__file__).parents[2]
 
 
-def hand_over(model: Path, folder: Path, prompt: list[int]) -> tuple[list[int], Side]:
-    producer = Side(model, folder, "kv_producer")
+@pytest.fixture(scope="module")
+def other() -> Iterator[Executor]:
+    """Another process."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        yield pool
+
+
+def hand_over(
+    other: Executor, model: Path, folder: Path, prompt: list[int]
+) -> tuple[list[int], Side]:
+    producer = FarSide(other, model, folder, "kv_producer")
     first = producer.answer(prompt, 1, KVTransfer(hands_over=True))
-    producer.core.shutdown()
+    producer.close()
     assert len(promised(first).promised) == len(prompt) // 8
     consumer = Side(model, folder, "kv_consumer")
     answer = consumer.answer(prompt, NUM_TOKENS, promised(first))
@@ -44,9 +56,9 @@ def hand_over(model: Path, folder: Path, prompt: list[int]) -> tuple[list[int], 
 
 @pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("golden", of_each_kind(kinds=FEW_KINDS), indirect=True)
-def test_same_answer(golden: tuple[str, Path, Golden], tmp_path: Path) -> None:
+def test_same_answer(golden: tuple[str, Path, Golden], tmp_path: Path, other: Executor) -> None:
     _, model, expected = golden
-    answer, consumer = hand_over(model, tmp_path, expected.prompt)
+    answer, consumer = hand_over(other, model, tmp_path, expected.prompt)
     assert answer == expected.output
     stats = consumer.core.scheduler.stats().host_tier
     assert stats is not None
@@ -57,14 +69,14 @@ def test_same_answer(golden: tuple[str, Path, Golden], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", of_each_kind(RECURRENT_MODELS, kinds=frozenset({"lfm2"})))
-def test_same_answer_of_recurrent_layers(name: str, tmp_path: Path) -> None:
+def test_same_answer_of_recurrent_layers(name: str, tmp_path: Path, other: Executor) -> None:
     """The state after the prompt's last whole block is handed over with the blocks."""
     model, prompt = tmp_path / "model", list(range(3, 48))
     make_tiny(name, 0, model)
     whole = Side(model, tmp_path / "alone", "kv_both")
     expected = whole.answer(prompt, NUM_TOKENS, KVTransfer()).new_token_ids
     whole.core.shutdown()
-    answer, consumer = hand_over(model, tmp_path / "shared", prompt)
+    answer, consumer = hand_over(other, model, tmp_path / "shared", prompt)
     assert answer == expected
     tier = consumer.core.scheduler.stats().host_tier
     assert tier is not None
@@ -74,27 +86,25 @@ def test_same_answer_of_recurrent_layers(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("golden", of_each_kind(kinds=FEW_KINDS), indirect=True)
-def test_same_answer_from_lent_blocks(golden: tuple[str, Path, Golden], tmp_path: Path) -> None:
+def test_same_answer_from_lent_blocks(
+    golden: tuple[str, Path, Golden], tmp_path: Path, other: Executor
+) -> None:
     _, model, expected = golden
     file = SharedFile()
     shared = SharedKV(file.path, 64, 0, 2)
-    producer, consumer = (
-        Side(model, tmp_path, "kv_both", replace(shared, replica=rank)) for rank in (0, 1)
-    )
-    file.close()
-    if producer.core.config.model.recurrent is not None:
+    consumer = Side(model, tmp_path, "kv_both", replace(shared, replica=1))
+    if consumer.core.config.model.recurrent is not None:
+        file.close()
         return  # replicas lend no states, and hand over in a folder
+    producer = FarSide(other, model, tmp_path, "kv_both", shared)
+    file.close()
     lent = producer.answer(expected.prompt, 1, KVTransfer(hands_over=True)).lent
     assert lent is not None
-    pool = producer.core.scheduler.kv.pool
-    assert pool.num_used == len(lent.blocks)
     answer = consumer.answer(expected.prompt, NUM_TOKENS, KVTransfer(lent=lent))
     assert answer.new_token_ids == expected.output
     assert consumer.core.scheduler.kv.prefix_hits >= 8 * ((len(expected.prompt) - 1) // 8) > 0
     assert sorted(consumer.returned) == lent.blocks
-    producer.core.handle(BlocksReturned(consumer.returned))
-    assert pool.num_used == 0
-    producer.core.scheduler.check_integrity()
+    assert producer.take_back(consumer.returned) == (len(lent.blocks), 0)
 
 
 def test_same_answer_from_copies_of_lent_blocks(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -63,6 +65,20 @@ def test_a_block_arrives_and_a_missing_one_is_named(server: BlockServer, connect
     assert states.read(b"a", row) == 77
 
 
+def test_only_plain_files_are_blocks(
+    files: BlockFiles, server: BlockServer, connect: Connect
+) -> None:
+    """A pipe is a missing block, and the connection goes on."""
+    blocks, row = connect(server.address), np.empty(WORDS, dtype=np.int64)
+    os.mkfifo(files.folder.path(b"pipe"))
+    with pytest.raises(OSError, match="no plain file"):
+        files.read(b"pipe", row)
+    with pytest.raises(FileNotFoundError):
+        blocks.read(b"pipe", row)
+    assert blocks._connection is not None
+    assert blocks.read(b"a", row) == 77
+
+
 def test_blocks_are_asked_for_ahead_and_cancelled_ones_are_skipped(
     server: BlockServer, files: BlockFiles, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,9 +105,10 @@ def test_another_model_is_refused_by_name_and_not_dialled_again(
     server: BlockServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
     monkeypatch.setattr(kv_peer, "AGAIN_SECONDS", 600.0)
-    blocks = connect(server.address, **{field: "other"})
+    blocks, began = connect(server.address, **{field: "other"}), time.monotonic()
     with pytest.raises(ConfigError, match=f"its {field} is other, and here it is") as error:
         blocks.check()
+    assert time.monotonic() - began < 1.0
     assert error.value.param == "kv_transfer_config"
     server.close()
     with pytest.raises(OSError, match=field):  # by what is remembered
