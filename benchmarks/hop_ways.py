@@ -1,4 +1,5 @@
-"""A hop of rows between two processes: own sockets, ZeroMQ with and without CURVE, and TLS 1.3.
+"""A hop of rows between two processes: own sockets, without and with TLS, and ZeroMQ, without and
+with CURVE.
 
     python benchmarks/hop_ways.py [--rounds 200] [--json FILE.jsonl]
 
@@ -13,9 +14,7 @@ import hmac
 import json
 import multiprocessing
 import socket
-import ssl
 import statistics
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -28,13 +27,16 @@ from zmq.utils import z85
 from quire.bench.machine import circumstances
 from quire.bench.results.report import jsonl, write_json
 from quire.parallel.handshake import set_options
+from quire.parallel.sealed import Seal
 from quire.parallel.stage import FarLink, RowShape
+from tests.certificate import write_pem
 from tests.ports import free_port
 
 KEY = b"a key of the benchmarks"
 WAYS = ("own", "zmq", "curve", "tls")
 SIZES = ((1, 1024), (64, 1024), (64, 4096), (2048, 4096))
 """Rows, and their width: numbers of two bytes."""
+PATIENCE = 60.0
 
 
 class End(Protocol):
@@ -74,30 +76,7 @@ class ZmqEnd:
         return np.frombuffer(frame.buffer, np.uint16)
 
 
-class TlsEnd:
-    def __init__(self, stream: socket.socket, folder: Path, count: int, *, near: bool) -> None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if near else ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(folder / "cert.pem")
-        context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-        self._stream = context.wrap_socket(stream, server_side=near)
-        self._rows = np.empty(count, np.uint16)
-
-    def send(self, step: int, rows: Any) -> None:
-        self._stream.sendall(step.to_bytes(16, "little"))
-        self._stream.sendall(memoryview(rows).cast("B"))
-
-    def receive(self, step: int) -> Any:
-        for part in (memoryview(bytearray(16)), memoryview(self._rows).cast("B")):
-            left = part
-            while len(left):
-                left = left[self._stream.recv_into(left) :]
-        return self._rows
-
-
-def ends(ports: list[int], folder: Path, count: int, *, near: bool) -> list[End]:
+def ends(ports: list[int], pem: str, count: int, *, near: bool) -> list[End]:
     """Connect all ways."""
     found: list[End] = []
     for way, port in zip(WAYS, ports, strict=True):
@@ -111,10 +90,9 @@ def ends(ports: list[int], folder: Path, count: int, *, near: bool) -> list[End]
             stream = _dialled(port)
         set_options(stream)
         if way == "tls":
-            found.append(TlsEnd(stream, folder, count, near=near))
-        else:
-            shape = RowShape(1, count, np.dtype(np.uint16), 2)
-            found.append(FarLink(stream.detach(), shape, receives=True))
+            stream = Seal(pem).wrap(stream, time.monotonic() + PATIENCE, listens=near)
+        shape = RowShape(1, count, np.dtype(np.uint16), 2)
+        found.append(FarLink(stream.detach(), shape, receives=True))
     return found
 
 
@@ -126,22 +104,22 @@ def _dialled(port: int) -> socket.socket:
             time.sleep(0.01)
 
 
-def send_back(ports: list[int], folder: Path, count: int, rounds: int) -> None:
+def send_back(ports: list[int], pem: str, count: int, rounds: int) -> None:
     """Send all rows back, in the other process."""
-    every = ends(ports, folder, count, near=False)
+    every = ends(ports, pem, count, near=False)
     for step in range(1, rounds + 1):
         for end in every:
             end.send(step, end.receive(step).reshape(1, -1))
     time.sleep(1.0)  # ZeroMQ sends in a thread
 
 
-def hops(folder: Path, rows: int, width: int, rounds: int) -> dict[str, float]:
+def hops(pem: str, rows: int, width: int, rounds: int) -> dict[str, float]:
     """Return each way's median of milliseconds."""
     ports, count = [free_port() for _ in WAYS], rows * width
-    args = (ports, folder, count, rounds)
+    args = (ports, pem, count, rounds)
     other = multiprocessing.get_context("spawn").Process(target=send_back, args=args)
     other.start()
-    every = ends(ports, folder, count, near=True)
+    every = ends(ports, pem, count, near=True)
     sent = np.random.default_rng(0).integers(0, 2**16, (1, count), np.uint16)
     times: dict[str, list[float]] = {way: [] for way in WAYS}
     for step in range(1, rounds + 1):
@@ -162,14 +140,10 @@ def main() -> None:
     args = parser.parse_args()
     row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        command = ["openssl", "req", "-x509", "-newkey", "ec", "-nodes", "-subj", "/CN=quire"]
-        command += ["-pkeyopt", "ec_paramgen_curve:prime256v1"]
-        command += ["-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")]
-        subprocess.run(command, check=True, capture_output=True)
+        pem = write_pem(Path(name) / "cluster.pem")
         for rows, width in SIZES:
             rounds = args.rounds if rows < 1000 else max(2, args.rounds // 16)
-            row[f"{rows}x{width}"] = hops(folder, rows, width, rounds)
+            row[f"{rows}x{width}"] = hops(pem, rows, width, rounds)
     print(json.dumps(row, indent=2))
     if args.json:
         write_json(args.json, row | circumstances("hop_ways", "python benchmarks/hop_ways.py"))

@@ -17,6 +17,7 @@ from quire.frontend.llm import LLM
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
+from tests.certificate import write_pem
 from tests.e2e.test_tensor_parallel import adapted, staged
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import byte_tokenizer, write_tiny_model
@@ -68,11 +69,18 @@ def alone() -> list[tuple[list[list[int]], str]]:
 
 
 @pytest.mark.parametrize(
-    ("nnodes", "swaps"), [(2, True), (4, False)], ids=["two-with-swaps", "four"]
+    ("nnodes", "swaps"), [(2, True), (4, False)], ids=["two-with-swaps", "four-encrypted"]
 )
 def test_machines_give_one_process_bits(
-    alone: list[tuple[list[list[int]], str]], nnodes: int, tmp_path: Path, *, swaps: bool
+    alone: list[tuple[list[list[int]], str]],
+    nnodes: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    swaps: bool,
 ) -> None:
+    if not swaps:
+        monkeypatch.setenv("QUIRE_CLUSTER_TLS", write_pem(tmp_path / "cluster.pem"))
     fields: dict[str, Any] = {"num_gpu_blocks_override": 256}
     if swaps:
         fields = {

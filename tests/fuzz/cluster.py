@@ -1,16 +1,18 @@
 """Fuzzed frames between machines: `python -m tests.fuzz.cluster --count 1000000`.
 
 Frames that decode or are refused; then connections to a live listener, and streams of rows and of
-frames, which end without harm to what listens.
+frames, which end without harm to what listens. With QUIRE_CLUSTER_TLS, encrypted ones as well.
 """
 
 from __future__ import annotations
 
 import argparse
+import hmac
 import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from random import Random
 from typing import Any
@@ -23,7 +25,15 @@ from quire.bench.results.report import jsonl, write_json
 from quire.core.batch import ModelOutput
 from quire.core.errors import EngineDeadError
 from quire.executor import frames, joining
-from quire.parallel.handshake import MAGIC, Arrival, Doorman, HandshakeError, dial
+from quire.parallel.handshake import (
+    MAGIC,
+    TLS_MAGIC,
+    Arrival,
+    Doorman,
+    HandshakeError,
+    dial,
+)
+from quire.parallel.sealed import Seal, own_seal
 from quire.parallel.stage import FarLink, RowShape, StageFailedError
 from quire.ray.far_core import Hello, hello_of
 from quire.system.frames import ClosedError, FrameSocket
@@ -63,18 +73,39 @@ def decode(random: Random) -> bool:
     return False
 
 
-def connect(random: Random, address: tuple[str, int]) -> None:
-    """Begin a handshake wrongly, and perhaps leave in the middle."""
-    hello = MAGIC + random.randbytes(32)
+def connect(random: Random, address: tuple[str, int], magic: bytes) -> None:
+    """Begin a handshake wrongly, or with the key, and perhaps leave in the middle."""
+    hello = magic + random.randbytes(32)
     with socket.create_connection(address) as stranger, suppress(OSError):
         stranger.settimeout(SECONDS)
-        stranger.sendall(hello if random.random() < 0.5 else mutate_bytes(random, hello))
+        whole = random.random() < 0.5
+        stranger.sendall(hello if whole else mutate_bytes(random, hello))
+        if whole and random.random() < 0.5:
+            nonces = hello[len(magic) :] + stranger.recv(len(hello))[len(magic) :]
+            stranger.sendall(hmac.digest(KEY, b"dialler" + nonces, "sha256"))
         if random.random() < 0.5:
             stranger.sendall(random.randbytes(random.choice([1, 32, 40, 5000])))
         if random.random() < 0.5:
             stranger.shutdown(socket.SHUT_WR)
             while stranger.recv(4096):
                 pass
+
+
+def encrypted(random: Random, seal: Seal) -> None:
+    """Send garbage into a connection that both ends encrypt; both get its end."""
+    near, far = socket.socketpair()
+    raw, end = near.dup(), time.monotonic() + SECONDS
+    with raw, ThreadPoolExecutor(1) as pool:
+        listener = pool.submit(seal.wrap, far, end, listens=True)
+        with seal.wrap(near, end, listens=False) as one, listener.result() as two:
+            one.sendall(b"hello")
+            record = b"\x17\x03\x03\x00\x20" + random.randbytes(32)
+            with suppress(OSError):
+                raw.sendall(mutate_bytes(random, record) + random.randbytes(2**15))
+            for each in (two, one):
+                each.settimeout(SECONDS)
+                while received := each.recv(4096):
+                    assert received == b"hello"
 
 
 def rows(random: Random) -> None:
@@ -112,12 +143,14 @@ def stream(random: Random) -> None:
 def fuzz(count: int, seed: int) -> int:
     """Send `count` frames; return how many were refused of those that were only decoded."""
     random = Random(seed)
-    doorman = Doorman("127.0.0.1", 0, KEY)
+    doorman, seal = Doorman("127.0.0.1", 0, KEY), own_seal()
     refused = 0
     for number in range(count):
         refused += decode(random)
         if number % STREAMS == 0:
-            connect(random, doorman.address)
+            connect(random, doorman.address, TLS_MAGIC if seal else MAGIC)
+            if seal is not None:
+                encrypted(random, seal)
             rows(random)
             stream(random)
             while doorman.next(0.0) is not None:

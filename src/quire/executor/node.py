@@ -99,16 +99,18 @@ class Machine:
         deadline: float,
         check: Callable[[], None] = lambda: None,
     ) -> socket.socket:
+        name = f"node {self._join.node - 1} at {at(where)}"
+        name = self._name if where == self._master else name
         try:
             return dial(where, self._key, encode(message), deadline, check)
         except HandshakeError as error:
             raise ConfigError(
-                f"{error}: it cannot be a machine of this engine.",
-                fix="Set the same QUIRE_CLUSTER_KEY on all machines, and check --master-addr.",
+                f"This machine cannot join {name}: {error}.",
+                fix="Set the same QUIRE_CLUSTER_KEY and QUIRE_CLUSTER_TLS on all machines, and "
+                "check --master-addr.",
                 param="QUIRE_CLUSTER_KEY",
             ) from None
         except TimeoutError as error:
-            name = self._name if where == self._master else f"node {self._join.node - 1}"
             raise EngineDeadError(
                 f"{name} did not answer within {JOIN_SECONDS:.0f} s: {error}.",
                 fix="Start `quire serve` there, and check --master-addr and firewalls.",

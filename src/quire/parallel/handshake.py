@@ -1,13 +1,14 @@
 """Connections between the machines of an engine: both ends prove that they have the same key.
 
-    dialler    MAGIC, its nonce
-    listener   MAGIC, its nonce
+    dialler    MAGIC or TLS_MAGIC, its nonce
+    listener   MAGIC or TLS_MAGIC, its nonce
     dialler    HMAC(key, "dialler", both nonces)
     listener   HMAC(key, "listener", both nonces), or zeros if the dialler has another key
 
 Then each message is four bytes of length and a frame; once both sides agree, the connection is a
 plain stream. The key is never sent, and a stranger gets no proof against which it can test guesses.
-What follows is neither encrypted nor signed, so it needs a network that nobody else can write to.
+What follows the proofs is encrypted (`sealed`) if `QUIRE_CLUSTER_TLS` is set on both. Otherwise it
+is not even signed, so it needs a network that nobody else can write to.
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ import logging
 import os
 import queue
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from quire.parallel.sealed import Seal, own_seal
+
 logger = logging.getLogger(__name__)
 
-MAGIC = b"QUIRE/2\n"
+MAGIC, TLS_MAGIC = b"QUIRE/2\n", b"QUIRE/2s"
 GREET_SECONDS = 5.0
 """How long a new connection may take to prove its key and to say what it is for."""
 MOST_GREETED = 64
-"""Connections that may be greeted at the same time; further ones are closed."""
+"""Connections that are greeted at the same time. A further one ends the oldest: machines with the
+key need milliseconds, and silent strangers must not keep them out."""
 MOST_BYTES = 4 * 2**20
 """Length of the longest frame of a handshake."""
 DIAL_EVERY = 0.1
@@ -68,12 +73,15 @@ class Doorman:
 
     Raises:
         OSError: the address is not one of this machine, or in use.
+        ConfigError: see `Seal`.
     """
 
     def __init__(self, host: str, port: int, key: bytes) -> None:
         self._key = key
+        self._seal = own_seal()
         self._arrivals: queue.SimpleQueue[Arrival | HandshakeError] = queue.SimpleQueue()
-        self._slots = threading.BoundedSemaphore(MOST_GREETED)
+        self._greeted: list[socket.socket] = []
+        self._lock = threading.Lock()
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         self._listener = socket.create_server((host, port), family=family, backlog=128)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -102,37 +110,55 @@ class Doorman:
                 connection, address = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:
-                return
-            if not self._slots.acquire(blocking=False):
-                connection.close()
+            except OSError:  # closed meanwhile; or the stranger is gone, or no descriptor is left
+                time.sleep(DIAL_EVERY)
                 continue
+            with self._lock:
+                if len(self._greeted) == MOST_GREETED:
+                    with contextlib.suppress(OSError):  # it has ended itself
+                        self._greeted.pop(0).shutdown(socket.SHUT_RDWR)
+                self._greeted.append(connection)
             args = connection, str(address[0])
             threading.Thread(target=self._greet, args=args, daemon=True).start()
 
-    def _greet(self, connection: socket.socket, host: str) -> None:
+    def _greet(self, stranger: socket.socket, host: str) -> None:
+        connection = stranger
         try:
-            set_options(connection)
-            connection.settimeout(GREET_SECONDS)
+            set_options(stranger)
+            stranger.settimeout(GREET_SECONDS)
             end = time.monotonic() + GREET_SECONDS
-            nonce = _first(connection, end)
-            own = os.urandom(_NONCE)
-            connection.sendall(MAGIC + own)
-            if not hmac.compare_digest(
-                _exactly(connection, _PROOF, end), _proof(self._key, b"dialler", nonce, own)
-            ):
-                connection.sendall(bytes(_PROOF))
-                raise HandshakeError("it has another key")
-            connection.sendall(_proof(self._key, b"listener", nonce, own))
-            frame = receive_frame(connection, end)
+            self._prove(stranger, end)
+            connection = _sealed(self._seal, stranger, end, listens=True)
+            arrival = Arrival(connection, receive_frame(connection, end), host)
             connection.settimeout(GREET_SECONDS)
+            if not self._leaves(stranger):
+                raise ConnectionError("newer ones came")
         except (OSError, HandshakeError) as error:
+            self._leaves(stranger)
             connection.close()
             self._arrivals.put(HandshakeError(f"a connection from {host} was closed: {error}"))
         else:
-            self._arrivals.put(Arrival(connection, frame, host))
-        finally:
-            self._slots.release()
+            self._arrivals.put(arrival)
+
+    def _prove(self, stranger: socket.socket, end: float) -> None:
+        """Compare keys; raise `HandshakeError` if they differ."""
+        magic, nonce = _first(stranger, end)
+        own = os.urandom(_NONCE)
+        stranger.sendall(_magic(self._seal) + own)
+        _check_sealed(self._seal, magic)
+        proof = _exactly(stranger, _PROOF, end)
+        if not hmac.compare_digest(proof, _proof(self._key, b"dialler", nonce, own)):
+            stranger.sendall(bytes(_PROOF))
+            raise HandshakeError("it has another key")
+        stranger.sendall(_proof(self._key, b"listener", nonce, own))
+
+    def _leaves(self, stranger: socket.socket) -> bool:
+        """Greet it no longer; return whether it had not been ended for a newer one."""
+        with self._lock:
+            if stranger in self._greeted:
+                self._greeted.remove(stranger)
+                return True
+        return False
 
 
 class Reminder:
@@ -168,13 +194,14 @@ def dial(
         check: called before it dials again; may raise.
 
     Raises:
-        HandshakeError: the other end has another key, or is no doorman.
+        HandshakeError: the other end has another key, or is no doorman; begins with "it".
         TimeoutError: nobody answered in time.
+        ConfigError: see `Seal`.
     """
-    reminder = Reminder()
+    reminder, seal = Reminder(), own_seal()
     while True:
         try:
-            return _dial_once(address, key, frame)
+            return _dial_once(address, key, frame, seal)
         except OSError as error:  # nobody listens yet, or not any more
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{at(address)} does not answer: {error}") from None
@@ -184,21 +211,27 @@ def dial(
             time.sleep(DIAL_EVERY)
 
 
-def _dial_once(address: tuple[str, int], key: bytes, frame: bytes) -> socket.socket:
-    with contextlib.ExitStack() as held:
-        connection = held.enter_context(socket.create_connection(address, GREET_SECONDS))
+def _dial_once(
+    address: tuple[str, int], key: bytes, frame: bytes, seal: Seal | None
+) -> socket.socket:
+    connection = socket.create_connection(address, GREET_SECONDS)
+    try:
         set_options(connection)
         nonce, end = os.urandom(_NONCE), time.monotonic() + GREET_SECONDS
-        connection.sendall(MAGIC + nonce)
-        other = _first(connection, end)
+        connection.sendall(_magic(seal) + nonce)
+        magic, other = _first(connection, end)
+        _check_sealed(seal, magic)
         connection.sendall(_proof(key, b"dialler", nonce, other))
         if not hmac.compare_digest(
             _exactly(connection, _PROOF, end), _proof(key, b"listener", nonce, other)
         ):
-            raise HandshakeError(f"{at(address)} has another key")
+            raise HandshakeError("it has another key")
+        connection = _sealed(seal, connection, end, listens=False)
         connection.settimeout(GREET_SECONDS)
         send_frame(connection, frame)
-        held.pop_all()
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -234,11 +267,37 @@ def set_options(connection: socket.socket) -> None:
         connection.setsockopt(level, name, value)
 
 
-def _first(connection: socket.socket, end: float) -> bytes:
-    """Return the other end's nonce."""
-    if _exactly(connection, len(MAGIC), end) != MAGIC:
+def _magic(seal: Seal | None) -> bytes:
+    return MAGIC if seal is None else TLS_MAGIC
+
+
+def _first(connection: socket.socket, end: float) -> tuple[bytes, bytes]:
+    """Return the other end's magic and nonce."""
+    if (magic := _exactly(connection, len(MAGIC), end)) not in {MAGIC, TLS_MAGIC}:
         raise HandshakeError("it is no node of a Quire engine, or of an older version")
-    return _exactly(connection, _NONCE, end)
+    return magic, _exactly(connection, _NONCE, end)
+
+
+def _check_sealed(seal: Seal | None, magic: bytes) -> None:
+    """Raise `HandshakeError` unless both ends encrypt, or none does."""
+    if magic != _magic(seal):
+        here, there = ("has", "has no") if seal is None else ("has no", "has")
+        raise HandshakeError(f"it {here} QUIRE_CLUSTER_TLS, and this machine {there}")
+
+
+def _sealed(
+    seal: Seal | None, connection: socket.socket, end: float, *, listens: bool
+) -> socket.socket:
+    """Return the connection, or an encrypted one over it."""
+    try:
+        return connection if seal is None else seal.wrap(connection, end, listens=listens)
+    except ssl.SSLCertVerificationError as error:
+        why = error.verify_message
+    except ssl.SSLError as error:  # the other end says what it refuses
+        why = str(error.reason).lower().replace("_", " ")
+    raise HandshakeError(
+        f"it has another certificate in QUIRE_CLUSTER_TLS, or an invalid one: {why}"
+    )
 
 
 def _exactly(connection: socket.socket, count: int, end: float | None) -> bytes:

@@ -23,7 +23,7 @@ from quire.core.log import setup_logging
 from quire.executor.joining import LOCAL, Join, difference, own_join
 from quire.executor.placement import Report
 from quire.frontend.client.core_client import STACKS_SECONDS, STACKS_SIGNAL
-from quire.parallel.handshake import dial
+from quire.parallel.handshake import HandshakeError, at, dial
 from quire.parallel.heartbeat import wait_for_loss
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
@@ -78,8 +78,10 @@ def lend_core(name: str, asked: Asked) -> Report:
         wrong = isinstance(error, ConfigError)
         what = f"The engine core on {name} cannot start: {error.what}"
         return Report(error=what, fix=error.fix, wrong=wrong)
-    except OSError as error:
-        return Report(error=f"{name} cannot connect to {asked.address}: {error}")
+    except (OSError, HandshakeError) as error:
+        wrong = isinstance(error, HandshakeError)
+        what = f"{name} cannot connect to the front end at {at(asked.address)}: {error}"
+        return Report(error=what, wrong=wrong)
 
 
 def own_config(name: str, wanted: Join) -> EngineConfig:

@@ -169,7 +169,8 @@ class PeerBlocks:
         except HandshakeError as error:
             raise ConfigError(
                 f"The producer at {self._name} refuses this engine: {error}.",
-                fix="Start both with the same Quire, model, flags and QUIRE_CLUSTER_KEY.",
+                fix="Start both with the same Quire, model, flags, QUIRE_CLUSTER_KEY and "
+                "QUIRE_CLUSTER_TLS.",
                 param="kv_transfer_config",
             ) from None
         except OSError as error:

@@ -62,6 +62,11 @@ def cluster_key() -> str | None:
     return os.environ.get("QUIRE_CLUSTER_KEY") or None
 
 
+def cluster_tls() -> str | None:
+    """Return `QUIRE_CLUSTER_TLS`, a PEM file: machines then encrypt what they send each other."""
+    return os.environ.get("QUIRE_CLUSTER_TLS") or None
+
+
 def hf_offline() -> bool:
     """Return `HF_HUB_OFFLINE`: use only the Hugging Face cache."""
     return os.environ.get("HF_HUB_OFFLINE", "").lower() in {"1", "true", "yes", "on"}
@@ -95,7 +100,7 @@ def given() -> dict[str, str]:
     """Return the set variables that affect Quire."""
     names = (
         *("QUIRE_CPU_ISA", "QUIRE_CACHE_DIR", "QUIRE_LOG_LEVEL", "QUIRE_API_KEY", "VLLM_API_KEY"),
-        "QUIRE_CLUSTER_KEY",
+        *("QUIRE_CLUSTER_KEY", "QUIRE_CLUSTER_TLS"),
         *("HF_HUB_OFFLINE", "OMP_WAIT_POLICY", "VLLM_PP_LAYER_PARTITION", *_PROFILER),
     )
     return {name: os.environ[name] for name in names if name in os.environ}

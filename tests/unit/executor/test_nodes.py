@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -25,9 +26,11 @@ from quire.executor.uniproc import UniprocExecutor
 from quire.parallel import handshake
 from quire.parallel.handshake import Arrival, Doorman, dial
 from quire.parallel.stage import FarLink, RowShape, StageFailedError
+from tests.certificate import write_pem
 from tests.ports import free_port
+from tests.proxy import Proxy
 from tests.unit.executor.configs import TINY, config
-from tests.unit.executor.test_multiproc import ranks, tokens_of
+from tests.unit.executor.test_multiproc import prompt_step, ranks, tokens_of
 
 KEY = "a key of the tests, long enough"
 SECONDS = 60.0
@@ -82,11 +85,19 @@ def wait_until(what: Callable[[], bool], seconds: float = SECONDS) -> None:
         time.sleep(0.02)
 
 
-def test_two_machines_give_the_tokens_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also of a second core, after a worker of the other machine was killed between two steps."""
-    tokens, whole = expected(), nodes_config()
+@pytest.mark.parametrize("encrypts", [False, True], ids=["plain", "encrypted"])
+def test_two_machines_give_the_tokens_of_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, encrypts: bool
+) -> None:
+    """Also of a second core, after a worker of the other machine was killed between two steps. A
+    prompt crosses the network in clear, unless it is encrypted."""
+    if encrypts:
+        monkeypatch.setenv("QUIRE_CLUSTER_TLS", write_pem(tmp_path / "cluster.pem"))
+    tokens, whole, prompt = expected(), nodes_config(), [*range(20, 36)]
     before = {rank.pid for rank in ranks()}
-    lender = Lender(whole)
+    proxy = Proxy(whole.cluster.master_port)
+    where = dataclasses.replace(whole.cluster, master_port=proxy.port)
+    lender = Lender(dataclasses.replace(whole, cluster=where))
     lost = threading.Event()
     for again in (False, True):
         lost.clear()
@@ -105,12 +116,15 @@ def test_two_machines_give_the_tokens_of_one(monkeypatch: pytest.MonkeyPatch) ->
             with pytest.raises((EngineDeadError, EOFError)):
                 tokens_of(executor, at_once=1)
         else:
+            executor.execute(prompt_step(prompt))
             monkeypatch.setattr("quire.executor.node.JOIN_SECONDS", 0.2)
         executor.shutdown()
         wait_until(lambda worker=worker: not worker.is_running() or worker.status() == "zombie")
     lender.join(SECONDS)
     assert isinstance(lender.error, EngineDeadError)
     assert "node 0 at 127.0.0.1" in str(lender.error)
+    proxy.close()
+    assert (bytes(prompt) in b"".join(proxy.passed)) is not encrypts
 
 
 def refused(whole: EngineConfig, other: EngineConfig, node: int = 1) -> str:

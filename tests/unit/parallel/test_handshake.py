@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import socket
 import time
@@ -52,6 +53,43 @@ def test_a_stranger_that_sends_a_byte_now_and_then_is_closed(
                 break
             stranger.sendall(bytes([byte]))
     assert "timed out" in str(found)
+    doorman.close()
+
+
+def test_silent_strangers_keep_no_machine_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many they are: the oldest are ended."""
+    monkeypatch.setattr(handshake, "GREET_SECONDS", SECONDS)
+    monkeypatch.setattr(handshake, "MOST_GREETED", 3)
+    doorman = Doorman("127.0.0.1", 0, KEY.encode())
+    strangers = [socket.create_connection(doorman.address) for _ in range(5)]
+    for stranger in strangers[:2]:
+        assert stranger.recv(1) == b""
+    with dial(doorman.address, KEY.encode(), b"hello", time.monotonic() + SECONDS):
+        found = [doorman.next(SECONDS) for _ in range(4)]
+    [arrival] = [one for one in found if isinstance(one, Arrival)]
+    assert arrival.frame == b"hello"
+    arrival.connection.close()
+    for stranger in strangers:
+        stranger.close()
+    doorman.close()
+
+
+def test_a_listener_outlives_a_failed_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a stranger is gone at once, or this process has no descriptor left for a moment."""
+    fails = [OSError(errno.EMFILE, "no descriptor"), OSError(errno.ECONNABORTED, "gone")]
+    accept = socket.socket.accept
+
+    def failing(listener: socket.socket) -> object:
+        if fails:
+            raise fails.pop()
+        return accept(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    doorman = Doorman("127.0.0.1", 0, KEY.encode())
+    with dial(doorman.address, KEY.encode(), b"hello", time.monotonic() + SECONDS):
+        arrival = doorman.next(SECONDS)
+    assert isinstance(arrival, Arrival)
+    arrival.connection.close()
     doorman.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from quire.kv.lower_tiers import BlockFolder, PromisedBlocks
 from quire.runner import kv_peer
 from quire.runner.kv_files import BlockFiles
 from quire.runner.kv_peer import BLOCK, STATE, BlockServer, Peer, PeerBlocks
+from tests.certificate import write_pem
 
 FACTS = {"version": "1", "dtype": "bfloat16", "block_size": "16"}
 KEY, WORDS = b"k" * 32, 1000
@@ -77,6 +79,25 @@ def test_only_plain_files_are_blocks(
         blocks.read(b"pipe", row)
     assert blocks._connection is not None
     assert blocks.read(b"a", row) == 77
+
+
+def test_an_encrypted_block_arrives(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Larger than all buffers. A consumer that does not encrypt is refused by name."""
+    monkeypatch.setenv("QUIRE_CLUSTER_TLS", write_pem(tmp_path / "cluster.pem"))
+    large = np.arange(2**18, dtype=np.int64)
+    with closing(BlockFiles(BlockFolder(tmp_path, bytes(16)), large.nbytes, 2**24)) as files:
+        files.write(b"a", large, 78)
+        files.flush()
+        address = "127.0.0.1", 0
+        with closing(BlockServer(Peer(address, KEY, FACTS), {BLOCK: files})) as server:
+            row = np.empty_like(large)
+            assert connect(server.address).read(b"a", row) == 78
+            np.testing.assert_array_equal(row, large)
+            monkeypatch.delenv("QUIRE_CLUSTER_TLS")
+            with pytest.raises(ConfigError, match="it has QUIRE_CLUSTER_TLS, and this machine has"):
+                connect(server.address).check()
 
 
 def test_blocks_are_asked_for_ahead_and_cancelled_ones_are_skipped(
