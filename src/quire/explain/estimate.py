@@ -95,7 +95,7 @@ class Estimator:
                 of_limit = max(of_limit, USUAL)
             if of_limit > 1.0:  # stale limits, or those of this type alone
                 of_limit **= 0.5
-            if then[kind] != now[kind]:
+            if then[kind] != now[kind] > 0.0:
                 saved += seen - then[kind] / of_limit
         return 1.0 - saved / model
 
@@ -151,7 +151,7 @@ class Estimator:
             return []
         rest = max(0.0, 1.0 - w.share("model", "idle")) * w.seconds
         drawing = max(0.0, w.parts.get("sample", 0.0) - w.parts.get("prepare", 0.0))
-        drawing = min(drawing, rest) / sum(s.count * s.seqs for s in steps)
+        drawing = min(drawing, rest) / max(1e-9, sum(s.count * s.seqs for s in steps))
         usual = rest - sum(s.count * drawing * s.seqs for s in steps)
         usual /= sum(s.count * (1.0 + ROW * s.seqs + s.prompts) for s in steps)
         each_row = ROW * usual + drawing

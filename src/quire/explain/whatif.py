@@ -183,7 +183,8 @@ class Replay:
         most = clients or max(1, round(w.running + w.waiting))
         rows = max(1.0, min(w.running, most))
         lengths = sum(r.output_tokens or usual for r in requests) / len(requests)
-        count = max(FEWEST_ROUNDS * most, min(ROUNDS * most, int(MOST_STEPS * rows / lengths)))
+        wanted = ROUNDS * most if clients else len(requests)
+        count = max(FEWEST_ROUNDS * most, min(wanted, int(MOST_STEPS * rows / lengths)))
         picked = [requests[i % len(requests)] for i in range(count)]
         shared = np.array([r.shared_tokens for r in picked])
         turns = np.arange(count) // len(requests) * (w.seconds - begin)
