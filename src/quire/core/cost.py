@@ -94,6 +94,8 @@ class HardwareProfile:
             within memory.
         accelerator: whether its memory is separate from the host's.
         link: the network between two such machines.
+        peer: the connection between two such cards in one machine; PCIe by default.
+        cards: how many of them compute as one (see `on_cards`).
         paged_by_length: `page_size` gives the tokens of a KV block there, as on TPUs.
     """
 
@@ -111,6 +113,8 @@ class HardwareProfile:
     copy_bytes_per_second: float = 10e9
     accelerator: bool = False
     link: Link = Link()
+    peer: Link = Link(25e9, 2e-5)
+    cards: int = 1
     attention_flops_per_second: float | None = None
     paged_by_length: bool = False
     weight_bytes_per_second: dict[str, float] = field(default_factory=dict)
@@ -123,17 +127,24 @@ class HardwareProfile:
 
     def part(self, count: int) -> HardwareProfile:
         """Return the profile of one of `count` equal parts that compute at the same time."""
+        return self._times(1 / count)
+
+    def on_cards(self, count: int) -> HardwareProfile:
+        """Return the profile of a machine with `count` such cards; other processors are one."""
+        return replace(self._times(count / self.cards), cards=count) if self.accelerator else self
+
+    def _times(self, factor: float) -> HardwareProfile:
         attention = self.attention_flops_per_second
         return replace(
             self,
-            memory_bytes=self.memory_bytes // count,
-            bytes_per_second=self.bytes_per_second / count,
-            flops_per_second={name: rate / count for name, rate in self.flops_per_second.items()},
+            memory_bytes=int(self.memory_bytes * factor),
+            bytes_per_second=self.bytes_per_second * factor,
+            flops_per_second={name: rate * factor for name, rate in self.flops_per_second.items()},
             weight_bytes_per_second={
-                name: rate / count for name, rate in self.weight_bytes_per_second.items()
+                name: rate * factor for name, rate in self.weight_bytes_per_second.items()
             },
-            attention_flops_per_second=attention and attention / count,
-            copy_bytes_per_second=self.copy_bytes_per_second / count,
+            attention_flops_per_second=attention and attention * factor,
+            copy_bytes_per_second=self.copy_bytes_per_second * factor,
         )
 
 
@@ -184,6 +195,7 @@ class RooflineCost:
         kv_bytes_per_second: rate of reading keys and values; that of weights if None.
         corner: exponent of the smooth maximum of reading weights and products.
         overhead_seconds, seq_overhead_seconds, copy_bytes_per_second: see `HardwareProfile`.
+        sum_seconds, sum_token_seconds: of sums over cards, per step and per token.
     """
 
     weight_bytes: float
@@ -207,6 +219,8 @@ class RooflineCost:
     head_bytes: float = 0.0
     head_read: float = 1.0
     head_products: float = 1.0
+    sum_seconds: float = 0.0
+    sum_token_seconds: float = 0.0
 
     def seconds(
         self,
@@ -245,7 +259,9 @@ class RooflineCost:
             2 * self.state_bytes * num_seqs / self.bytes_per_second,
             self.flops_per_pair * pairs / self.attention_flops_per_second,
             self.host_seconds(num_seqs)
-            + keys / (self.kv_bytes_per_second or self.bytes_per_second),
+            + keys / (self.kv_bytes_per_second or self.bytes_per_second)
+            + self.sum_seconds
+            + self.sum_token_seconds * num_tokens,
             self.corner,
         )
 
@@ -281,8 +297,13 @@ def _gpu(
     bfloat16: float,
     int8: float,
     pcie: float = 32e9,
+    peer: float | None = None,
 ) -> HardwareProfile:
-    """Return a GPU's profile from its datasheet: GB/s, and TFLOP/s without sparsity."""
+    """Return a GPU's profile from its datasheet: GB/s, and TFLOP/s without sparsity.
+
+    Args:
+        peer: GB/s to another card, one way; that of PCIe if None.
+    """
     rates = {"float32": float32, "bfloat16": bfloat16, "float16": bfloat16, "int8": int8}
     return HardwareProfile(
         name=name,
@@ -294,15 +315,18 @@ def _gpu(
         seq_overhead_seconds=5e-6,
         copy_bytes_per_second=0.8 * pcie,
         accelerator=True,
+        peer=Link(0.8 * (pcie if peer is None else peer * 1e9), 1e-5 if peer else 2e-5),
     )
 
 
 def _tpu(
-    name: str, gigabytes: int, bandwidth: float, *, bfloat16: float, int8: float
+    name: str, gigabytes: int, bandwidth: float, *, bfloat16: float, int8: float, peer: float
 ) -> HardwareProfile:
     """Return a TPU chip's profile from its datasheet: GB/s and TFLOP/s. Its matrix unit multiplies
     float32 in three passes of bfloat16 or more."""
-    chip = _gpu(name, gigabytes, bandwidth, float32=bfloat16 / 3, bfloat16=bfloat16, int8=int8)
+    chip = _gpu(
+        name, gigabytes, bandwidth, float32=bfloat16 / 3, bfloat16=bfloat16, int8=int8, peer=peer
+    )
     return replace(chip, paged_by_length=True)
 
 
@@ -332,7 +356,8 @@ def _cpu(
 
 
 # Bandwidth, memory and dense tensor-core rates: Nvidia's datasheets of H100 SXM, H200 SXM,
-# A100 SXM and L4; the whitepapers of GA102 (3090) and AD102 (4090), with float32 sums.
+# A100 SXM and L4; the whitepapers of GA102 (3090) and AD102 (4090), with float32 sums. NVLink and
+# the interconnect of TPUs: half of the published rate, which is of both directions.
 # CPUs: cores, base clocks and memory from Intel's ARK and AMD's product pages. Operations per
 # cycle: Zen 4 has two 256-bit multiply-add units, with twice the rate for bfloat16 and four times
 # for int8. AMX multiplies a tile of 16 × 32 bfloat16 by one of 32 × 16 in 16 cycles, and twice as
@@ -340,15 +365,15 @@ def _cpu(
 PROFILES: dict[str, HardwareProfile] = {
     profile.name: profile
     for profile in (
-        _gpu("h100", 80, 3350, float32=67, bfloat16=989, int8=1979, pcie=64e9),
-        _gpu("h200", 141, 4800, float32=67, bfloat16=989, int8=1979, pcie=64e9),
-        _gpu("a100-40gb", 40, 1555, float32=19.5, bfloat16=312, int8=624),
-        _gpu("a100-80gb", 80, 2039, float32=19.5, bfloat16=312, int8=624),
+        _gpu("h100", 80, 3350, float32=67, bfloat16=989, int8=1979, pcie=64e9, peer=450),
+        _gpu("h200", 141, 4800, float32=67, bfloat16=989, int8=1979, pcie=64e9, peer=450),
+        _gpu("a100-40gb", 40, 1555, float32=19.5, bfloat16=312, int8=624, peer=300),
+        _gpu("a100-80gb", 80, 2039, float32=19.5, bfloat16=312, int8=624, peer=300),
         _gpu("l4", 24, 300, float32=30.3, bfloat16=121, int8=242),
         _gpu("rtx4090", 24, 1008, float32=82.6, bfloat16=165, int8=661),
         _gpu("rtx3090", 24, 936, float32=35.6, bfloat16=71, int8=284),
-        _tpu("tpu-v5e", 16, 819, bfloat16=197, int8=394),
-        _tpu("tpu-v6e", 32, 1640, bfloat16=918, int8=1836),
+        _tpu("tpu-v5e", 16, 819, bfloat16=197, int8=394, peer=100),
+        _tpu("tpu-v6e", 32, 1640, bfloat16=918, int8=1836, peer=224),
         # 12 channels of DDR5-4800, 8 of DDR5-4800, 2 of DDR5-5200
         _cpu("epyc-9654", 384, cores=96, gigahertz=2.4, bandwidth=460.8, flops=(32, 64, 128)),
         _cpu(

@@ -57,7 +57,24 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         state_bytes=state_bytes(model),
         head_bytes=head_bytes(config) if logits else 0,
     )
-    return at_rates(work, config, hardware)
+    return _with_sums(at_rates(work, config, hardware), config, hardware)
+
+
+def _with_sums(cost: RooflineCost, config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
+    """Return the cost with the sums of ranks that have a card each: two in every layer.
+
+    Each card sends and receives 2 (n - 1) / n of the rows (a ring), in two bytes per element.
+    """
+    ranks = config.tensor_parallel_size
+    if ranks == 1 or hardware.cards == 1:
+        return cost
+    sums, row = 2 * config.model.num_hidden_layers, 2 * config.model.hidden_size
+    sent = 2 * (ranks - 1) / ranks * row
+    return replace(
+        cost,
+        sum_seconds=sums * hardware.peer.seconds,
+        sum_token_seconds=sums * sent / hardware.peer.bytes_per_second,
+    )
 
 
 def at_rates(cost: RooflineCost, config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:

@@ -29,14 +29,12 @@ EXECUTOR = ("prepare", "model", "sample")
 """Parts of the core's time that `probe` already measures."""
 
 
-def load_profile(name: str, config: EngineConfig) -> HardwareProfile:
-    """Return the profile of that name or file, or of this machine with that model.
+def load_profile(name: str) -> HardwareProfile:
+    """Return the profile of that name or file; `measure` returns that of this machine.
 
     Raises:
         ConfigError: the name is unknown, or the file is wrong.
     """
-    if name == THIS:
-        return measure(config)
     if name in PROFILES:
         return PROFILES[name]
     if not (path := Path(name)).is_file():

@@ -23,7 +23,7 @@ from quire.resolve.engine import resolve
 from quire.resolve.flags import Flags, add_engine_flags, count
 from quire.simulate.dispatch import halved, with_shared_kv
 from quire.simulate.fleet import Front, Outcome, Replica, messages, simulate
-from quire.simulate.hardware import THIS, load_profile
+from quire.simulate.hardware import THIS, load_profile, measure
 from quire.simulate.router import new_router
 from quire.simulate.workload import Workload, generate, read_trace
 from quire.system.hardware import Hardware, detect
@@ -63,7 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prefix-len", 512, "tokens of each")
     add = Flags(parser.add_argument_group("machine"))
     known = ", ".join(PROFILES)
-    text = f"{THIS} (measured here), {known}, or a file that --save-hardware wrote"
+    text = (
+        f"{THIS} (measured here), {known}, or a file that --save-hardware wrote; each rank and "
+        "stage has a GPU or TPU of its own"
+    )
     add("--hardware", THIS, text, metavar="NAME")
     add("--save-hardware", None, "keep the profile", type=Path)
     add("--replicas", 1)
@@ -178,15 +181,17 @@ def print_summary(row: dict[str, Any], out: TextIO) -> None:
 
 def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
     """Return the engine's configuration on the simulated machine, and that machine."""
-    here = detect()
-    config = resolve(EngineArgs.from_cli_args(args), here).config
-    profile = load_profile(args.hardware, config)
+    here, engine = detect(), EngineArgs.from_cli_args(args)
     if args.hardware == THIS:
-        return config, profile
-    there = Hardware(here.cores, profile.memory_bytes, profile.memory_bytes)
+        config = resolve(engine, here).config
+        return config, measure(config)
+    workers = engine.tensor_parallel_size * engine.pipeline_parallel_size // engine.nnodes
+    profile = load_profile(args.hardware).on_cards(workers)
+    there = Hardware(max(here.cores, workers), profile.memory_bytes, profile.memory_bytes)
     if profile.accelerator:
-        args.gpu_memory_utilization = EngineArgs.from_cli_args(args).memory_share("cuda")
-    config = resolve(EngineArgs.from_cli_args(args), there).config
+        share = engine.memory_share("cuda")
+        engine = replace(engine, gpu_memory_utilization=share)
+    config = resolve(engine, there).config
     if profile.paged_by_length:
         if config.tiers != TierConfig():
             raise ConfigError(

@@ -64,10 +64,29 @@ def test_a_tpu_has_the_blocks_of_its_page_rule(tmp_path: Path) -> None:
     assert large == pytest.approx(small / 4, abs=1)
 
 
+def test_ranks_and_stages_have_a_card_each(tmp_path: Path) -> None:
+    def itl(*flags: str) -> tuple[float, int]:
+        file = tmp_path / "row.json"
+        argv = ["simulate", "--model", "qwen3-0.6b", "--num-prompts", "3", "--num-clients", "1"]
+        assert main([*argv, *flags, "--json", str(file)]) == 0
+        row = json.loads(file.read_text())
+        return row["itl_ms"]["p50"], row["num_blocks"]
+
+    one, blocks = itl("--hardware", "l4")
+    four, more = itl("--hardware", "l4", "--tensor-parallel-size", "4")
+    staged, _ = itl("--hardware", "l4", "--pipeline-parallel-size", "2")
+    assert one / 4 < four < one  # a fourth of the weights, and sums
+    assert more > 4 * blocks
+    assert staged == pytest.approx(one, rel=0.05)  # one after the other, each on a card
+    cpu = ("--hardware", "epyc-9654")
+    assert itl(*cpu, "--tensor-parallel-size", "4") == itl(*cpu)  # they share its memory
+
+
 def test_a_profile_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "profile.json"
     assert main([*LOAD, "--hardware", "l4", "--save-hardware", str(file)]) == 0
-    assert load_profile(str(file), CONFIG) == PROFILES["l4"]
+    assert load_profile(str(file)) == PROFILES["l4"]
+    assert load_profile(str(file)).on_cards(4).on_cards(4) == PROFILES["l4"].on_cards(4)
     file.write_bytes(msgspec.json.encode({"name": 3}))
     assert main([*LOAD, "--hardware", str(file)]) == 2
 
