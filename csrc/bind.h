@@ -16,6 +16,7 @@ void bind_images(nanobind::module_& m);
 void bind_plan(nanobind::module_& m);
 void bind_sample(nanobind::module_& m);
 void bind_spec(nanobind::module_& m);
+void bind_states(nanobind::module_& m);
 void bind_text(nanobind::module_& m);
 
 // Ops: functions of (kernels, pool, results, operands, parameters), which release the GIL.

@@ -96,6 +96,7 @@ NB_MODULE(_native, m) {
   bind_blocks(m);
   bind_sample(m);
   bind_spec(m);
+  bind_states(m);
   bind_text(m);
   bind_attention_op(m);
   bind_element_ops(m);

@@ -95,6 +95,30 @@ class States:
         self, query_start_loc: int, state_from: int, state_to: int, num: int, slots: int, /
     ) -> None: ...
 
+@final
+class StateTables:
+    """Addresses of the arrays of `quire.ops.state_slots`; rows and columns of `slots`, columns of
+    `working`, and tokens per block."""
+
+    def __init__(
+        self,
+        slots: int,
+        working: int,
+        recent: int,
+        end: int,
+        source: int,
+        target: int,
+        rows: int,
+        blocks: int,
+        width: int,
+        block_size: int,
+        /,
+    ) -> None: ...
+    def begin_step(self) -> None: ...
+    def undo(self) -> None: ...
+    def next(self, rows: int, starts: int, first: int, drafts: int, num: int, /) -> None:
+        """Addresses of the arrays of `StateTables.next`; 0 for no drafts."""
+
 class Pool:
     """Threads that share a kernel's tasks; the caller is one of them.
 

@@ -71,12 +71,10 @@ class ModelledStates:
         rows = np.array([self._rows[name] for name in names])
         counts = [len(each) for each in after]
         loc = np.array([0, *accumulate(counts)], dtype=np.int32)
-        spans = [range(s, s + n) for n, s in zip(counts, starts, strict=True)]
         source, target = self._tables.next_pass(
             rows,
             np.array(starts),
             loc,
-            np.array([*chain.from_iterable(spans)]),
             None if drafts is None else np.array(drafts),
         )
         values = chain.from_iterable(after)

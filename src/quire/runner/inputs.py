@@ -157,9 +157,7 @@ class StepInputBuilder:
         slot_mapping += offset
         recurrent = None
         if states.recurrent is not None:
-            recurrent = StateSlots(
-                *states.recurrent.next_pass(slots, computed, starts, positions, drafts)
-            )
+            recurrent = StateSlots(*states.recurrent.next_pass(slots, computed, starts, drafts))
         # Below, positions become the model's own, which are not the places of tokens.
         if states.pairs:
             positions += self._type_rows * (positions >= states.second_text[token_slots])

@@ -24,7 +24,6 @@ def run(
         np.array([1]),
         np.array([start]),
         np.array([0, count], np.int32),
-        np.arange(start, start + count),
         None if drafts is None else np.array([drafts]),
     )
     written = target[target != NO_STATE].tolist()
