@@ -103,6 +103,8 @@ class StepInputBuilder:
         self._tables = device.mirror(self._block_tables)
         self._sent_rows = 0  # of the tables, since the last change
         self._sent_tables = self._tables.send(0)
+        self._views = self._query_start_loc[:1], self._seq_lens[:0], self._sent_tables
+        self._viewed_tables = self._sent_tables
         self._adapter = np.zeros(max_num_batched_tokens, np.int64)
         self._row_adapter = np.zeros(self._max_rows, np.int64)
         self._row_slots = np.zeros(self._max_rows, np.int64)
@@ -284,18 +286,32 @@ class StepInputBuilder:
         input_ids, positions, sampling_rows, slot_mapping, row_slots, *adapter = self._staged.send()
         if self._last is not None and (self._input_ids[:total] < 0).any():
             self._last.fill(input_ids)
-        metadata = AttentionMetadata(
-            query_start_loc=self._query_start_loc[: num_seqs + 1],
-            seq_lens=self._seq_lens[:num_seqs],
-            block_tables=self._sent_tables[:num_seqs],
-            slot_mapping=slot_mapping,
-            num_seqs=num_seqs,
-            block_size=self._block_size,
-            states=recurrent,
-        )
+        metadata = self._metadata(num_seqs, slot_mapping, recurrent)
         inputs = StepInputs(
             input_ids, positions, metadata, sampling_rows, entries, row_slots, fixed=size > 0
         )
         if not adapter:
             return inputs
         return replace(inputs, adapter=adapter[0], row_adapter=adapter[1])
+
+    def _metadata(
+        self, num_seqs: int, slot_mapping: Array, recurrent: StateSlots | None
+    ) -> AttentionMetadata:
+        if len(self._views[1]) != num_seqs or self._viewed_tables is not self._sent_tables:
+            # A plan binds its arrays again if they are not those of the last step.
+            self._viewed_tables = self._sent_tables
+            self._views = (
+                self._query_start_loc[: num_seqs + 1],
+                self._seq_lens[:num_seqs],
+                self._sent_tables[:num_seqs],
+            )
+        starts, seq_lens, block_tables = self._views
+        return AttentionMetadata(
+            query_start_loc=starts,
+            seq_lens=seq_lens,
+            block_tables=block_tables,
+            slot_mapping=slot_mapping,
+            num_seqs=num_seqs,
+            block_size=self._block_size,
+            states=recurrent,
+        )

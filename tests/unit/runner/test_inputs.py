@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from operator import is_
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from quire.core.batch import NewSequence, SchedulerOutput, block_columns
+from quire.core.batch import FirstState, NewSequence, SchedulerOutput, block_columns
 from quire.core.sampling_params import SamplingParams
 from quire.ops.array import address
 from quire.runner.inputs import StepInputBuilder
@@ -100,6 +101,34 @@ def test_buffers_are_reused() -> None:
         inputs = builder.build(one_step(20), slots)
         addresses.add((address(inputs.input_ids), address(inputs.metadata.block_tables)))
     assert len(addresses) == 1
+
+
+def test_a_plan_finds_the_arrays_of_the_last_step() -> None:
+    """The same objects, until sizes or blocks change: to bind others takes 40 microseconds."""
+    states = SequenceStates(2, LENGTH, 8, states_per_request=2, max_tokens=32)
+    builder = StepInputBuilder(states, 32, 8)
+    first = FirstState(-1, [0, 1])
+    new = NewSequence("a", [1] * 20, 20, SamplingParams(), state=first)
+    blocks = np.array([[0, 0, 0], [0, 1, 2], [5, 6, 7], [-1, -1, -1]])
+    step = SchedulerOutput(
+        1, ["a"], np.array([19]), np.array([0]), blocks, [new], [], 19, batch_version=1
+    )
+    slots = states.begin(step)
+    builder.build(step, slots)
+    decode = replace(step, num_scheduled_tokens=np.array([1]), new_blocks=block_columns([]))
+    bound = []
+    for position in (19, 20, 21):
+        inputs = builder.build(replace(decode, num_computed_tokens=np.array([position])), slots)
+        states.append(slots, np.array([3]))
+        meta, states_of = inputs.metadata, inputs.metadata.states
+        assert states_of is not None
+        bound.append([
+            inputs.input_ids, inputs.positions, inputs.sampling_rows, meta.query_start_loc,
+            meta.seq_lens, meta.block_tables, meta.slot_mapping, states_of.state_from,
+            states_of.state_to,
+        ])  # fmt: skip
+    assert all(map(is_, bound[0], bound[1]))
+    assert all(map(is_, bound[1], bound[2]))
 
 
 def test_memory_of_a_decode_step_does_not_grow_with_the_context() -> None:
