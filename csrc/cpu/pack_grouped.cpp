@@ -1,5 +1,7 @@
 #include "pack_grouped.h"
 
+#include <string.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -32,6 +34,22 @@ int pieces(int bits, int64_t column, int tile, Piece (&out)[3]) {
   if (twos != 0) out[count++] = {ones + pair / 2, pair % 2 * 4 + 2 * tile, 4 * fours, 2};
   if (ones != 0) out[count++] = {0, 2 * pair + tile, bits - 1, 1};
   return count;
+}
+
+// The codes of columns 4 · pair … 4 · pair + 3 of a step, for row r: a byte each.
+uint32_t four_codes(int bits, const uint8_t* lines, int64_t r, int pair) {
+  const int tile = static_cast<int>(r / 16), ones = bits % 2, twos = bits / 2 % 2, fours = bits / 4;
+  const auto line = [&](int index) {
+    uint32_t bytes;
+    memcpy(&bytes, lines + index * 64 + r % 16 * 4, sizeof bytes);
+    return bytes;
+  };
+  if (bits == 8) return line(2 * pair + tile);
+  uint32_t codes = 0;
+  if (fours != 0) codes |= line(ones + 2 * twos + pair) >> 4 * tile & 0x0f0f0f0f;
+  if (twos != 0) codes |= (line(ones + pair / 2) >> (pair % 2 * 4 + 2 * tile) & 0x03030303) << 4 * fours;
+  if (ones != 0) codes |= (line(0) >> (2 * pair + tile) & 0x01010101) << (bits - 1);
+  return codes;
 }
 
 // Packs 16 columns of 32 rows, which are `stride` bytes apart, into the lines of a step.
@@ -117,29 +135,25 @@ void pack_grouped(const Grouping& grouping, const GroupedRows& rows, uint8_t* bl
 void read_grouped(const Grouping& grouping, const uint8_t* block, int64_t r, float unit,
                   float* out) {
   const int bits = code_bits(grouping.kind);
-  Piece found[kStep][3];
-  int counts[kStep];
-  for (int64_t column = 0; column < kStep; ++column) {
-    counts[column] = pieces(bits, column, static_cast<int>(r / 16), found[column]);
-  }
   for (int64_t first = 0; first < grouping.k; first += grouping.group) {
     const uint8_t* head = block + first / grouping.group * grouping.group_bytes();
     const f16* pair = reinterpret_cast<const f16*>(head) + r;
     const float scale = to_float(pair[0]);
     const float second = grouping.second == kNoSecond ? 0.0f : to_float(pair[kBlockRows]);
     const int64_t last = std::min(grouping.k, first + grouping.group);
-    for (int64_t i = first; i < last; ++i) {
-      const int64_t step = (i - first) / kStep, column = i % kStep;
-      const uint8_t* at = head + grouping.head_bytes() + step * bits * 64 + r % 16 * 4 + column % 4;
-      int code = 0;
-      for (int p = 0; p < counts[column]; ++p) {
-        const auto [line, bit, of_code, width] = found[column][p];
-        code |= (at[line * 64] >> bit & ((1 << width) - 1)) << of_code;
+    const uint8_t* lines = head + grouping.head_bytes();
+    for (int64_t i = first; i < last; i += 4) {
+      const int64_t step = (i - first) / kStep;
+      const uint32_t codes = four_codes(bits, lines + step * bits * 64, r, static_cast<int>(i % kStep / 4));
+      uint8_t four[4];
+      memcpy(four, &codes, sizeof four);
+      for (int64_t c = i; c < std::min(last, i + 4); ++c) {
+        int code = four[c - i];
+        if (grouping.codebook != nullptr) code = grouping.codebook[code];
+        const float q = static_cast<float>(code - grouping.zero);
+        const float value = grouping.second == kZeroPoints ? (q + second) * scale : q * scale + second;
+        out[c] = value * unit;
       }
-      if (grouping.codebook != nullptr) code = grouping.codebook[code];
-      const float q = static_cast<float>(code - grouping.zero);
-      const float value = grouping.second == kZeroPoints ? (q + second) * scale : q * scale + second;
-      out[i] = value * unit;
     }
   }
 }
