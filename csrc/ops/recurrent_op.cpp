@@ -134,7 +134,8 @@ struct MatrixState : StateOp {
     return all;
   }
 
-  // Each of as many jobs as threads takes the next task, and has a room of the memory.
+  // Each of as many jobs as threads has a room of the memory, and a share of consecutive tasks, so that it
+  // reads one stream of states. Then it takes tasks from others' shares.
   void run(Pool& pool) override {
     check_sources();
     args_.steps = steps_;
@@ -146,10 +147,15 @@ struct MatrixState : StateOp {
     const int64_t jobs = std::min<int64_t>(tasks, pool.threads());
     float* const rooms =
         static_cast<float*>(pool.scratch(jobs * room * static_cast<int64_t>(sizeof(float))));
-    std::atomic<int64_t> next{0};
+    std::vector<std::atomic<int64_t>> next(static_cast<size_t>(jobs));
+    for (int64_t job = 0; job < jobs; ++job) next[static_cast<size_t>(job)] = tasks * job / jobs;
     run_tasks(pool, jobs, [&](int64_t job) {
-      for (int64_t task; (task = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
-        kernel_(args_, task, rooms + job * room);
+      for (int64_t i = job; i < job + jobs; ++i) {
+        const int64_t share = i % jobs, end = tasks * (share + 1) / jobs;
+        std::atomic<int64_t>& first = next[static_cast<size_t>(share)];
+        for (int64_t task; (task = first.fetch_add(1, std::memory_order_relaxed)) < end;) {
+          kernel_(args_, task, rooms + job * room);
+        }
       }
     });
   }
