@@ -30,7 +30,7 @@ from quire.executor.memory import (
     rounded,
 )
 from quire.executor.peers import Peers
-from quire.models.adapters import lora_targets, own_deltas
+from quire.models.adapters import named_targets, own_deltas
 from quire.models.decoder import Decoder
 from quire.models.memory import draft_weight_bytes, kv_bytes_of
 from quire.models.weights.loader import load_tower
@@ -95,7 +95,7 @@ def open_adapters(config: EngineConfig, tables: Mapping[str, LoraTable]) -> Adap
     whole = config.share.model if config.share else config.model
     return AdapterPool(
         tables,
-        lora_targets(whole),
+        named_targets(whole),
         config.lora,
         dtype_of(config.dtype),
         partial(own_deltas, config),

@@ -39,9 +39,12 @@ _REFUSED = (
     "alora_invocation_tokens",
     "use_qalora",
     "arrow_config",
+    "use_bdlora",
+    "kasa_config",
+    "monteclora_config",
 )
 """Unsupported fields that would change the result; each must be unset."""
-_OTHER_BASES = ("pissa", "olora", "corda", "loftq")
+_OTHER_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Values of init_lora_weights that change the model's own weights as well."""
 
 

@@ -31,19 +31,22 @@ _TEXT_MODELS = ("model.language_model.", "language_model.model.", "model.text_mo
 def lora_targets(model: ModelConfig) -> dict[str, LoRATarget]:
     """Return the linear layers of the model's own layers, by their names in Transformers.
 
-    The output projection, the embedding, routers and experts are not among them. Layers of a model
-    that reads images also have the names that it gives those of its text model.
+    The output projection, the embedding, routers and experts are not among them.
     """
     from quire.lora.peft import LoRATarget  # not without adapters, for a faster start
 
     names = architecture(model.architecture).names
-    found = {
+    return {
         source.removesuffix(".weight"): LoRATarget(p.stem, part, rows, p.shape[1])
         for p in _linears(model).values()
         for part, (source, rows) in enumerate(names.stored(p))
     }
-    if model.vision is None:
-        return found
+
+
+def named_targets(model: ModelConfig) -> dict[str, LoRATarget]:
+    """Return the same, also by the names that models which read images give the layers of their
+    text model: an adapter may be of such a model, of which only the text is served."""
+    found = lora_targets(model)
     inner = {name.removeprefix("model."): target for name, target in found.items()}
     return found | {
         prefix + name: target for prefix in _TEXT_MODELS for name, target in inner.items()

@@ -16,7 +16,7 @@ from quire.core.errors import CheckpointError, ModelNotFoundError, QuireError
 from quire.core.lora import LoRAConfig, LoRARequest
 from quire.lora.peft import read_adapter
 from quire.lora.pool import AdapterPool
-from quire.models.adapters import lora_targets
+from quire.models.adapters import lora_targets, named_targets
 from quire.models.registry import model_config
 from quire.ops.lora import LoraTable
 from tests.e2e.tiny_adapter import SHAPES, write_tiny_adapter
@@ -56,6 +56,9 @@ def test_targets_are_the_models_layers() -> None:
     q, v = (TARGETS[f"model.layers.1.self_attn.{name}_proj"] for name in "qv")
     assert (q.stem, q.part, q.rows, q.columns) == ("layers.1.attn.qkv", 0, 64, 64)
     assert (v.stem, v.part, v.rows, v.columns) == ("layers.1.attn.qkv", 2, 32, 64)
+    named = named_targets(model_config(CONFIG))
+    for within in ("model.language_model", "language_model.model", "model.text_model"):
+        assert named[f"{within}.layers.1.self_attn.v_proj"] == v
     gpt2 = lora_targets(model_config(preset_config("gpt2") or {}))
     assert gpt2["transformer.h.0.attn.c_attn"].rows == 3 * 768
 
@@ -187,6 +190,8 @@ def test_names_of_target_modules_without_tensors(tmp_path: Path) -> None:
         {"target_modules": None},
         {"target_modules": [1]},
         {"init_lora_weights": "pissa_niter_4"},
+        {"init_lora_weights": "lora_ga"},
+        {"kasa_config": {"beta": 0.1}},
         {"layer_replication": [[0, 1]]},
         {"r": True},
         {"r": -1},
