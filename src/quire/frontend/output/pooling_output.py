@@ -54,4 +54,5 @@ def _activate(activation: str, x: NDArray[np.float64]) -> NDArray[np.float64]:
 def cosine(first: Floats, second: Floats) -> float:
     """Return the cosine of two embeddings, in [-1, 1]."""
     a, b = first.astype(np.float64), second.astype(np.float64)
-    return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-24))
+    found = float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-24))
+    return min(max(found, -1.0), 1.0)  # rounding may exceed it

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from starlette.requests import Request
@@ -13,7 +12,8 @@ from starlette.responses import Response
 from quire.core.errors import InvalidRequestError
 from quire.core.model_config import PoolingConfig
 from quire.core.outputs import RequestOutput
-from quire.core.pooling_params import PoolingParams
+from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
+from quire.core.registry import did_you_mean
 from quire.core.sampling_params import RequestOutputKind
 from quire.frontend.images.pooled import plain_prompt
 from quire.frontend.input.pooling_input import PoolingPrompt
@@ -27,11 +27,10 @@ from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.http.request_ids import engine_request_id
 from quire.server.message_parts import mend_chat
-from quire.server.notices import notices_of
+from quire.server.notices import ignore, notices_of
 from quire.server.openai.completions import split_prompts, without_specials
 from quire.server.openai.conversation import chat_prompt, plain_form
 from quire.server.openai.generation import final_outputs
-from quire.server.openai.logprobs import as_json
 from quire.server.openai.pooling_protocol import (
     ClassificationData,
     ClassificationRequest,
@@ -55,20 +54,16 @@ from quire.server.openai.pooling_protocol import (
     ScoreResponse,
 )
 from quire.server.openai.protocol import MAX_SEQUENCES, ChatRequest
+from quire.server.openai.vectors import finished, written
 from quire.server.request_options import request_options
-from quire.server.state import ServerState, request_id, server_state
-from quire.server.turns import Turns, in_turns
+from quire.server.state import MAX_NAME, ServerState, request_id, server_state
+from quire.server.turns import in_turns
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
     from quire.frontend.output.pooling_output import Floats
 
 B = TypeVar("B", bound=CommonPooling)
-T = TypeVar("T")
-
-VECTORS_PER_TURN = 64
-NUMBERS_PER_TURN = 8192
-"""They take about 1 ms."""
 
 
 @contract(body=EmbeddingRequest, answer=EmbeddingResponse, errors=OF_GENERATION)
@@ -77,13 +72,14 @@ async def create_embedding(request: Request) -> Response:
     call = await _Call.of(request, EmbeddingRequest, "embd", "input")
     body = call.body
     config = check_task(call.config, "embed")
+    name = body.prompt_name or _prompt_name(request, config, body.input_type)
     prompts = [
-        instructed(config, prompt, body.prompt_name) if isinstance(prompt, str) else prompt
+        instructed(config, prompt, name) if isinstance(prompt, str) else prompt
         for prompt in await call.prompts(body)
     ]
     params = call.params(dimensions=body.dimensions, normalize=body.normalize)
     vectors = await call.vectors(prompts, params)
-    data = await in_turns(_written(EmbeddingData, vectors, body.encoding_format))
+    data = await in_turns(written(EmbeddingData, vectors, body.encoding_format))
     return json_response(EmbeddingResponse(data=data, **call.head()))
 
 
@@ -91,12 +87,14 @@ async def create_embedding(request: Request) -> Response:
 async def create_pooling(request: Request) -> Response:
     """Return the model's vectors, of any task."""
     call = await _Call.of(request, PoolingRequest, "pool", "input")
-    body = call.body
+    body, config = call.body, check_task(call.config, "score")
+    if body.task not in (None, config.task):
+        raise invalid(f"task is {body.task}; this model's is {config.task}.", "task")
     params = call.params(
         dimensions=body.dimensions, normalize=body.normalize, use_activation=body.use_activation
     )
     vectors = await call.vectors(await call.prompts(body), params)
-    data = await in_turns(_written(PoolingData, vectors, body.encoding_format))
+    data = await in_turns(written(PoolingData, vectors, body.encoding_format))
     return json_response(PoolingResponse(data=data, **call.head()))
 
 
@@ -201,9 +199,12 @@ class _Call(Generic[B]):
         return self.server.engine.resolved.config.pooling
 
     def params(self, **options: Any) -> PoolingParams:
+        kept, cut = self.body.truncate_prompt_tokens, self.body.truncate
+        if kept is None and cut not in (None, False, "NONE"):
+            kept = WHOLE_CONTEXT
         return PoolingParams(
-            truncate_prompt_tokens=self.body.truncate_prompt_tokens,
-            truncation_side=self.body.truncation_side or "right",
+            truncate_prompt_tokens=kept,
+            truncation_side=self.body.truncation_side or ("left" if cut == "START" else "right"),
             **options,
         )
 
@@ -236,7 +237,7 @@ class _Call(Generic[B]):
                 error.param = self.field
             raise
         self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-        return await in_turns(_finished(config, params, outputs))
+        return await in_turns(finished(config, params, outputs))
 
     async def _run(
         self, prompts: Sequence[PoolingPrompt], params: PoolingParams
@@ -271,33 +272,22 @@ class _Call(Generic[B]):
         }
 
 
-def _finished(
-    config: PoolingConfig, params: PoolingParams, outputs: Sequence[RequestOutput]
-) -> Turns[list[Floats]]:
-    from quire.frontend.output.pooling_output import finish
+def _prompt_name(request: Request, config: PoolingConfig, kind: str | None) -> str | None:
+    """Return the model's prompt for an `input_type`: query, or Cohere's search_query.
 
-    vectors = []
-    for index, output in enumerate(outputs, 1):
-        vectors.append(finish(config, params, output.pooled or b""))
-        if index % VECTORS_PER_TURN == 0:
-            yield
-    return vectors
-
-
-def _written(
-    kind: Callable[[int, Any], T], vectors: Sequence[Floats], encoding: str | None
-) -> Turns[list[T]]:
-    """Return the vectors of an answer, encoded as JSON."""
-    encode = _encoding(encoding)
-    data: list[T] = []
-    size = 0
-    for index, vector in enumerate(vectors):
-        data.append(as_json(kind(index, encode(vector))))
-        size += len(vector)
-        if size > NUMBERS_PER_TURN:
-            size = 0
-            yield
-    return data
+    Raises:
+        ApiError: 400 if the model has prompts, but not this one.
+    """
+    if kind is None:
+        return None
+    if not config.prompts:
+        ignore(request, "input_type", "The model has no prompts.")
+        return None
+    for name in (kind, kind.removeprefix("search_")):
+        if name in config.prompts:
+            return name
+    known = did_you_mean(kind, config.prompts)
+    raise invalid(f"input_type is {kind[:MAX_NAME]!r}; {known}", "input_type")
 
 
 def _prompts(given: Input) -> list[PoolingPrompt]:
@@ -323,9 +313,3 @@ def _sides(body: ScoreRequest) -> tuple[str | list[str], str | list[str]]:
             raise invalid(f"{given[0]} and {given[1]} are the same; give one.", given[1])
         sides.append(getattr(body, given[0]))
     return sides[0], sides[1]
-
-
-def _encoding(wanted: str | None) -> Callable[[Floats], list[float] | str]:
-    if wanted == "base64":
-        return lambda vector: base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    return lambda vector: cast(list[float], vector.tolist())

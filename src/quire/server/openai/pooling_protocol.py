@@ -33,6 +33,9 @@ class CommonPooling(Strict):
     truncate_prompt_tokens: int | None = None
     truncation_side: Literal["left", "right"] | None = None
     """See `core.pooling_params`."""
+    truncate: bool | Literal["NONE", "START", "END"] | None = None
+    """Cohere's, NIM's and TEI's: leave out the text's start or end, if it is too long. True means
+    the end."""
     priority: int | None = None
 
     cache_salt: str | None = None
@@ -42,7 +45,6 @@ class CommonPooling(Strict):
     rules: ClassVar[Rules] = {
         "padding": refused("Texts are not padded.", "do_not_pad"),
         "request_id": ignored("A request's id is its X-Request-Id."),
-        "truncate": refused("Send truncate_prompt_tokens: -1 instead.", False),
     }
 
 
@@ -70,7 +72,8 @@ class EmbeddingRequest(OfInput, kw_only=True):
     prompt_name: str | None = None
     """Which of the model's prompts (sentence-transformers) to put before texts."""
 
-    input_type: None = None
+    input_type: str | None = None
+    """Cohere's and NIM's name of `prompt_name`; no effect if the model has no prompts."""
 
     rules: ClassVar[Rules] = {
         **_ENCODING,
@@ -87,7 +90,8 @@ class PoolingRequest(OfInput, kw_only=True):
     normalize: bool | None = None
     use_activation: bool | None = None
 
-    task: None = None
+    task: Literal["embed", "classify"] | None = None
+    """The model's; a check."""
 
     rules: ClassVar[Rules] = _ENCODING
 
@@ -129,7 +133,8 @@ class RerankRequest(CommonPooling, kw_only=True):
 
     max_tokens_per_doc: None = None
     max_chunks_per_doc: None = None
-    rank_fields: None = None
+
+    rules: ClassVar[Rules] = {"rank_fields": refused("Documents have one field, text.", ["text"])}
 
 
 class PoolingUsage(msgspec.Struct):

@@ -35,12 +35,15 @@ from quire.resolve.engine import Resolved
 from quire.server.app import create_app
 from quire.server.openai.pooling_protocol import (
     ClassificationRequest,
+    EmbeddingData,
     EmbeddingRequest,
     PoolingRequest,
     RerankRequest,
     ScoreRequest,
 )
+from quire.server.openai.vectors import NUMBERS_PER_TURN, written
 from quire.server.options import AppOptions
+from quire.server.turns import at_once
 from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.faults.requests import extremes
 from tests.unit.engine.echo import VOCAB_SIZE, EchoExecutor
@@ -190,6 +193,13 @@ async def test_lengths() -> None:
             body = {"input": "a" * 300, "truncate_prompt_tokens": kept}
             cut = await ask(http, "/v1/embeddings", **body)
             assert cut["usage"]["prompt_tokens"] == count
+        for truncate, first in ((True, "a"), ("END", "a"), ("START", "b")):
+            cut = await ask(http, "/v1/embeddings", input="a" + "b" * 300, truncate=truncate)
+            assert cut["usage"]["prompt_tokens"] == 256
+            assert cut["data"][0]["embedding"][0] == ord(first)
+        for truncate in (False, "NONE"):
+            error = await refused(http, "/v1/embeddings", input="a" * 300, truncate=truncate)
+            assert error["code"] == "context_length_exceeded"
         for wrong in (0, -2, 257):
             error = await refused(http, "/v1/embeddings", input="a", truncate_prompt_tokens=wrong)
             assert error["param"] == "truncate_prompt_tokens"
@@ -355,6 +365,35 @@ async def test_fields_without_effect_are_reported() -> None:
             assert (await refused(http, "/v1/embeddings", input="a", **{name: value}))[
                 "param"
             ] == name
+
+
+async def test_other_names_of_prompts_and_tasks() -> None:
+    async with pooling(EMBED) as http:
+        named = await ask(http, "/v1/embeddings", input="a", prompt_name="query")
+        for kind in ("query", "search_query"):
+            asked = await ask(http, "/v1/embeddings", input="a", input_type=kind)
+            assert asked["data"] == named["data"]
+            assert "warnings" not in asked
+        error = await refused(http, "/v1/embeddings", input="a", input_type="passage")
+        assert error["param"] == "input_type"
+        assert "query" in error["message"]
+        assert (await ask(http, "/pooling", input="a", task="embed"))["data"]
+        assert (await refused(http, "/pooling", input="a", task="classify"))["param"] == "task"
+        score = {"query": "a", "documents": [{"text": "b"}]}
+        assert await ask(http, "/rerank", **score, rank_fields=["text"])
+        assert (await refused(http, "/rerank", **score, rank_fields=["x"]))[
+            "param"
+        ] == "rank_fields"
+    async with pooling(replace(EMBED, prompts={})) as http:
+        [warning] = (await ask(http, "/v1/embeddings", input="a", input_type="query"))["warnings"]
+        assert warning["param"] == "input_type"
+
+
+async def test_many_vectors_are_written_in_turns() -> None:
+    vectors = [np.full(NUMBERS_PER_TURN // 2, i, np.float32) for i in range(6)]
+    turns = written(EmbeddingData, vectors, "base64")
+    assert sum(1 for _ in turns) == 2
+    assert msgspec.json.decode(at_once(written(EmbeddingData, vectors, None))[5])["index"] == 5
 
 
 EXTREME: dict[str, tuple[type[msgspec.Struct], PoolingConfig, dict[str, Any]]] = {
