@@ -81,7 +81,7 @@ class Relaxed:
         unknown = value.keys() - fields.shapes.keys()
         for name in value if unknown else ():
             if name in unknown:
-                self._drop(name, value[name], fields, path)
+                self._drop(name, value, fields, path)
         for name in unknown:
             del value[name]
         for name in () if self._strict else fields.nulls & value.keys():
@@ -94,14 +94,17 @@ class Relaxed:
             if isinstance(found := value[name], dict | list):
                 self._stack.append((found, fields.shapes[name], (path, name)))
 
-    def _drop(self, name: str, value: Any, fields: _Fields, path: Path) -> None:
+    def _drop(self, name: str, given: dict[str, Any], fields: _Fields, path: Path) -> None:
         """Remove a field; raises `ApiError` if it must not be ignored."""
         place: Path = (path, name)
-        rule = fields.rules.get(name)
+        value, rule = given[name], fields.rules.get(name)
         if value is None and (rule is not None or not self._strict):
             return
         if rule is not None:
             refuses = not rule.is_plain(value) if self._strict else not rule.ignores(value)
+            if refuses and not self._strict and value == given.get(rule.twin or ""):
+                self._notice(fields, place, f"It has no effect: {rule.twin} is the same.")
+                return
             if refuses:
                 raise not_supported(_written(place), rule.reason)
             self._notice(fields, place, f"It has no effect: {rule.reason}")

@@ -22,11 +22,13 @@ class Rule(msgspec.Struct, frozen=True):
         reason: why it has no effect, or what to send instead; a sentence.
         neutral: values that are ignored, in addition to `EMPTY`; None ignores all.
         strict: values that `--strict-fields` accepts, too; None accepts all.
+        twin: the field here with the same meaning; a value equal to its value is ignored.
     """
 
     reason: str
     neutral: tuple[Any, ...] | None
     strict: tuple[Any, ...] | None = ()
+    twin: str | None = None
 
     def ignores(self, value: Any) -> bool:
         return self.neutral is None or _is_one_of(value, (*EMPTY, *self.neutral))
@@ -48,6 +50,11 @@ def refused(reason: str, *neutral: Any) -> Rule:
     """Return a rule for a field that would change the answer, unless its value is `neutral` or
     empty."""
     return Rule(reason, neutral)
+
+
+def instead(field: str, *neutral: Any) -> Rule:
+    """Return the rule of a field that has another name here."""
+    return Rule(f"Send {field} instead.", neutral, twin=field)
 
 
 def each(names: str, rule: Rule) -> Rules:

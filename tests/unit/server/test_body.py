@@ -229,6 +229,18 @@ def test_numbers_and_booleans_may_be_strings() -> None:
         assert refusal(b'{"prompt": "a", "stream": %b}' % value).param == "stream"
 
 
+def test_the_same_value_under_another_name() -> None:
+    """Some clients send one limit under each name that they know."""
+    body = b'{"prompt": "a", "max_tokens": 7, "max_new_tokens": 7, "n_predict": %b}'
+    decoded, notices = decode(body % b"7", CompletionRequest)
+    assert decoded.max_tokens == 7
+    assert [*notices] == ["max_new_tokens", "n_predict"]
+    assert refusal(body % b"8").param == "n_predict"
+    assert refusal(b'{"prompt": "a", "max_new_tokens": 7}').param == "max_new_tokens"
+    with pytest.raises(ApiError):
+        decode(body % b"7", CompletionRequest, strict=True)
+
+
 def test_numbers_in_lists_and_objects_may_be_strings() -> None:
     body = (
         b'{"prompt": ["5", "6"], "stop_token_ids": ["7", 8.0], "allowed_token_ids": [1, 2.0],'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.server.rules import Rule, Rules, each, ignored, refused
+from quire.server.rules import Rules, each, ignored, instead, refused
 
 _CACHED = "Every prefix is cached as long as there is memory."
 _LABEL = "The server does not tell callers apart."
@@ -17,11 +17,6 @@ _TEXT_ONLY = "The model writes text."
 _ONE_WAY = "The server reads all images in one way; --mm-processor-kwargs sets it."
 
 
-def _instead(field: str, *neutral: object) -> Rule:
-    """Return the rule of a field that has another name here."""
-    return refused(f"Send {field} instead.", *neutral)
-
-
 LABELS: Rules = {
     **each("user safety_identifier", ignored(_LABEL, strict=None)),
     "prompt_cache_key": ignored(_CACHED, strict=None),
@@ -33,19 +28,19 @@ LABELS: Rules = {
 
 SAMPLERS: Rules = {
     # Other names of supported fields.
-    **each("max_new_tokens max_length n_predict num_predict", _instead("max_tokens")),
-    "repeat_penalty": _instead("repetition_penalty", 1),
-    **each("stop_sequences stop_strings", _instead("stop")),
-    **each("n_probs top_n_tokens", _instead("logprobs", 0)),
+    **each("max_new_tokens max_length n_predict num_predict", instead("max_tokens")),
+    "repeat_penalty": instead("repetition_penalty", 1),
+    **each("stop_sequences stop_strings", instead("stop")),
+    **each("n_probs top_n_tokens", instead("logprobs", 0)),
     "do_sample": refused("Send temperature 0 for the likeliest tokens.", True),
-    "return_full_text": _instead("echo", False),
-    "regex": _instead("structured_outputs.regex"),
-    **each("ebnf grammar", _instead("structured_outputs.grammar")),
-    **each("json_schema format", _instead("response_format")),
+    "return_full_text": instead("echo", False),
+    "regex": instead("structured_outputs.regex"),
+    **each("ebnf grammar", instead("structured_outputs.grammar")),
+    **each("json_schema format", instead("response_format")),
     **each("custom_logit_processor logits_processors", refused("Clients cannot bring code.")),
     "extra_body": refused("Send its fields at the top level of the body."),
     "options": refused("Send its fields at the top level of the body, with OpenAI's names."),
-    "n_keep": _instead("truncate_prompt_tokens"),
+    "n_keep": instead("truncate_prompt_tokens"),
     # Unsupported samplers, and their settings.
     **each("typical_p typical typ_p tfs tfs_z", refused(_NO_SAMPLER, 1)),
     **each("top_a epsilon_cutoff eta_cutoff mirostat mirostat_mode", refused(_NO_SAMPLER, 0)),
@@ -86,10 +81,10 @@ CHAT_SAMPLING: Rules = {
     "kv_transfer_params": refused(_NO_SUCH),
     "request_id": ignored("A request's id is its X-Request-Id."),
     "early_stopping": ignored("It belongs to beam search, which is off."),
-    "max_completion_tokens": _instead("this API's limit of tokens"),
-    "stop": _instead("stop_sequences"),
-    "response_format": _instead("this API's format of the text", {"type": "text"}),
-    "reasoning_effort": _instead("this API's own field for reasoning"),
+    "max_completion_tokens": instead("this API's limit of tokens"),
+    "stop": instead("stop_sequences"),
+    "response_format": instead("this API's format of the text", {"type": "text"}),
+    "reasoning_effort": instead("this API's own field for reasoning"),
     "logprobs": refused(_NO_SUCH, False, 0),
     **each("use_beam_search ignore_eos", refused(_NO_SUCH, False)),
     **each("length_penalty n best_of repetition_penalty", refused(_NO_SUCH, 1)),
@@ -127,20 +122,20 @@ COMPLETION: Rules = {
     **each("continue_final_message functions function_call", refused("A text has no messages.")),
     "include_reasoning": ignored("All of the text is returned."),
     "parallel_tool_calls": ignored("A completion has no tool calls."),
-    "return_prompt_text": _instead("echo", False),
+    "return_prompt_text": instead("echo", False),
     "messages": refused("Send the conversation to /v1/chat/completions."),
     "tools": refused("Tools belong to /v1/chat/completions."),
     "tool_choice": refused("Tools belong to /v1/chat/completions.", "none", "auto"),
     **each("chat_template_kwargs reasoning_effort", refused("A text has no chat template.")),
-    **each("max_completion_tokens max_output_tokens", _instead("max_tokens")),
-    "top_logprobs": _instead("logprobs", 0),
+    **each("max_completion_tokens max_output_tokens", instead("max_tokens")),
+    "top_logprobs": instead("logprobs", 0),
 }
 
 CHAT: Rules = {
-    "max_output_tokens": _instead("max_completion_tokens"),
-    **each("system instructions", _instead("a message of the role system")),
+    "max_output_tokens": instead("max_completion_tokens"),
+    **each("system instructions", instead("a message of the role system")),
     "previous_response_id": refused("/v1/responses stores conversations."),
-    **each("input prompt", _instead("messages")),
+    **each("input prompt", instead("messages")),
     "suffix": refused("/v1/completions has texts."),
     "best_of": refused("Send n, and choose among the answers; or use_beam_search.", 1),
     "modalities": refused(_TEXT_ONLY, ["text"]),
@@ -150,9 +145,9 @@ CHAT: Rules = {
     "web_search_options": refused("The server searches nothing."),
     "moderation": refused("The server moderates nothing."),
     "media_io_kwargs": refused(_ONE_WAY),
-    "reasoning": _instead("reasoning_effort"),
+    "reasoning": instead("reasoning_effort"),
     **each("thinking enable_thinking", refused(_TEMPLATE_KWARGS)),
-    "thinking_budget": _instead("thinking_token_budget"),
+    "thinking_budget": instead("thinking_token_budget"),
     "models": ignored("The model that `model` names answers."),
     "reasoning_format": refused(
         "Reasoning is separate from the content; include_reasoning false leaves it out.",
@@ -180,8 +175,8 @@ _EMPTY_ONLY = "Only text reaches the prompt."
 MESSAGE: Rules = {
     "audio": refused(_EMPTY_ONLY),
     "annotations": ignored(_NOT_IN_PROMPT, strict=([],)),
-    "thinking": _instead("reasoning_content"),
-    **each("prefix partial", _instead("continue_final_message at the top of the body", False)),
+    "thinking": instead("reasoning_content"),
+    **each("prefix partial", instead("continue_final_message at the top of the body", False)),
 }
 
 CALL: Rules = {"index": ignored(_NOT_IN_PROMPT, strict=None)}
