@@ -10,11 +10,26 @@ import asyncio
 from collections.abc import Generator
 from typing import TypeVar
 
-POSITIONS_PER_TURN = 16
-"""Positions of an answer whose log-probabilities, 20 each, are built in 2 ms."""
+LOGPROBS_PER_TURN = 320
+"""Log-probabilities that are built in 2 ms: those of 16 tokens, with 20 each."""
 T = TypeVar("T")
 Turns = Generator[None, None, T]
 """Work that yields every 1 to 2 ms, and returns a `T`."""
+
+
+class Pace:
+    """Counts what is built, and says when a turn is over."""
+
+    def __init__(self) -> None:
+        self._left = LOGPROBS_PER_TURN
+
+    def is_over(self, count: int) -> bool:
+        """Return whether `count` more log-probabilities end the turn."""
+        self._left -= count
+        if self._left > 0:
+            return False
+        self._left = LOGPROBS_PER_TURN
+        return True
 
 
 async def in_turns(work: Turns[T]) -> T:

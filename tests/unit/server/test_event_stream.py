@@ -18,9 +18,11 @@ from quire.server.http.event_stream import EventStream
 from quire.server.http.listener import bind
 from quire.server.http.protocol import Site
 from quire.server.http.server import HttpServer
-from quire.server.turns import POSITIONS_PER_TURN, Turns
+from quire.server.turns import LOGPROBS_PER_TURN, Turns
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.sse import events
+
+POSITIONS = LOGPROBS_PER_TURN // 20
 
 
 @asynccontextmanager
@@ -229,20 +231,20 @@ async def test_log_probabilities_are_made_in_turns_and_hold_up_no_client() -> No
         sent.append(message.get("body", b""))
 
     task = asyncio.create_task(stream(scope, send=send, receive=asyncio.Event().wait))
-    for count in (POSITIONS_PER_TURN, POSITIONS_PER_TURN + 1):
+    for count in (POSITIONS, POSITIONS + 1):
         while stream._direct is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        for end in (False, count > POSITIONS_PER_TURN):
+        for end in (False, count > POSITIONS):
             output = delta(f"{count} ", finished=end)
-            output.outputs[0].logprobs = [{1: Logprob(0.0)}] * count
+            output.outputs[0].logprobs = [dict.fromkeys(range(20), Logprob(0.0))] * count
             answer.sink.put(output)
     while not task.done():
         ticks += 1
         await asyncio.sleep(0)
     assert transport.written.count(b"16 ") == 2
     assert sent == [b"", b"first ", b"17 17 ", b"data: [DONE]\n\n"]
-    assert answer.turns[: 2 * POSITIONS_PER_TURN] == [0] * 2 * POSITIONS_PER_TURN
-    assert len(set(answer.turns[2 * POSITIONS_PER_TURN :])) > POSITIONS_PER_TURN
+    assert answer.turns[: 2 * POSITIONS] == [0] * 2 * POSITIONS
+    assert len(set(answer.turns[2 * POSITIONS :])) > POSITIONS
     assert answer.num_held_up == 0
 
 

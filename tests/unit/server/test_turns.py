@@ -12,6 +12,7 @@ from quire.server.turns import Turns, at_once, in_turns
 from tests.unit.server.fake_engine import MODEL, Running, running
 
 POSITIONS = 4
+"""Of at least one log-probability each."""
 
 
 class LoopTurns:
@@ -62,7 +63,7 @@ CHAT_A = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 20}
 async def test_positions_of_a_prompt(
     path: str, fields: dict[str, Any], stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logprobs, "POSITIONS_PER_TURN", POSITIONS)
+    monkeypatch.setattr("quire.server.turns.LOGPROBS_PER_TURN", POSITIONS)
     async with running() as app:
         turns = LoopTurns()
         convert = turns.counted(prompt_logprobs.position_logprobs)
@@ -87,7 +88,7 @@ async def test_positions_of_a_prompt(
 async def test_positions_of_an_answer(
     path: str, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logprobs, "POSITIONS_PER_TURN", POSITIONS)
+    monkeypatch.setattr("quire.server.turns.LOGPROBS_PER_TURN", POSITIONS)
     async with running() as app:
         turns = LoopTurns()
         monkeypatch.setattr(logprobs, "_reported", turns.counted(logprobs._reported))

@@ -23,7 +23,7 @@ from quire.frontend.output.stream import OutputSink, merge
 from quire.server.errors import encode_event, log_unexpected
 from quire.server.http.connection import while_connected
 from quire.server.http.protocol import transport_of
-from quire.server.turns import POSITIONS_PER_TURN, Turns, at_once, in_turns
+from quire.server.turns import LOGPROBS_PER_TURN, Turns, at_once, in_turns
 
 logger = logging.getLogger(__name__)
 
@@ -238,8 +238,10 @@ async def open_stream(
 
 def _is_short(output: RequestOutput) -> bool:
     """Return whether an output's events take less than a turn; log-probabilities take long."""
-    positions = sum(len(each.logprobs) for each in output.outputs if each.logprobs)
-    return output.prompt_logprobs is None and positions <= POSITIONS_PER_TURN
+    if output.prompt_logprobs is not None:
+        return False
+    found = [each.logprobs for each in output.outputs if each.logprobs]
+    return sum(len(position) for positions in found for position in positions) <= LOGPROBS_PER_TURN
 
 
 def _body(data: bytes, *, more: bool = True) -> Message:

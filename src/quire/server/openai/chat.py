@@ -48,7 +48,7 @@ from quire.server.openai.sampling import chat_params, check_stream_options
 from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
 from quire.server.request_options import request_options
 from quire.server.state import request_id, server_state
-from quire.server.turns import POSITIONS_PER_TURN, Turns, in_turns
+from quire.server.turns import Pace, Turns, in_turns
 from quire.system.records import dataclass
 
 
@@ -210,11 +210,9 @@ class _Answer(ChatAnswer):
             chunk = self.chunk([])
             chunk.prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
             parts.append(event(chunk))
-        positions = 0
+        pace = Pace()
         for completion in completions(output):
-            positions += len(completion.logprobs or ())
-            if positions > POSITIONS_PER_TURN:
-                positions = 0
+            if completion.logprobs and pace.is_over(sum(map(len, completion.logprobs))):
                 yield
             if self.reading.needed:
                 parts.append((yield from self.read_event(completion, output)))

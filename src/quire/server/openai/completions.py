@@ -42,7 +42,7 @@ from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
 from quire.server.request_options import request_options
 from quire.server.state import ServerState, request_id, server_state
-from quire.server.turns import POSITIONS_PER_TURN, Turns, in_turns
+from quire.server.turns import Pace, Turns, in_turns
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:
@@ -275,11 +275,9 @@ class _Answer(PromptsAnswer):
     def choices(self, prompt: int, output: RequestOutput) -> Turns[list[CompletionChoice]]:
         """Return the output's choices; the first ones include an echoed prompt."""
         result = []
-        positions = 0
+        pace = Pace()
         for completion in completions(output):
-            positions += len(completion.logprobs or ())
-            if positions > POSITIONS_PER_TURN:
-                positions = 0
+            if completion.logprobs and pace.is_over(sum(map(len, completion.logprobs))):
                 yield
             index = prompt * self.n + completion.index
             first = index not in self.offsets

@@ -18,7 +18,7 @@ from quire.server.openai.answers import (
     TokenLogprob,
     TopLogprob,
 )
-from quire.server.turns import POSITIONS_PER_TURN, Turns
+from quire.server.turns import Pace, Turns
 
 if TYPE_CHECKING:
     from quire.text.tokenizers.tokenizer import Tokenizer
@@ -50,8 +50,9 @@ def completion_logprobs(
         as_ids: name tokens by their ids.
     """
     result = CompletionLogprobs([], [], [], [])
-    for index, position in enumerate(positions, 1):
-        if index % POSITIONS_PER_TURN == 0:
+    pace = Pace()
+    for position in positions:
+        if pace.is_over(len(position or ())):
             yield
         result.text_offset.append(offset)
         if position is None:
@@ -94,8 +95,9 @@ def chat_logprobs(
 ) -> Turns[ChatLogprobs]:
     """Return the chat endpoint's list; `bytes` are exact even if `token` is part of a character."""
     content = []
-    for index, position in enumerate(positions, 1):
-        if index % POSITIONS_PER_TURN == 0:
+    pace = Pace()
+    for position in positions:
+        if pace.is_over(len(position)):
             yield
         token, chosen = next(iter(position.items()))
         likeliest = [
@@ -113,8 +115,9 @@ def chat_logprobs(
 def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> Turns[PromptLogprobs]:
     """Return vLLM's `prompt_logprobs`."""
     result: PromptLogprobs = []
-    for index, position in enumerate(positions, 1):
-        if index % POSITIONS_PER_TURN == 0:
+    pace = Pace()
+    for position in positions:
+        if pace.is_over(len(position or ())):
             yield
         if position is None:
             result.append(None)
