@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from ipaddress import ip_address
 
 from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
@@ -37,6 +36,7 @@ from quire.parallel.handshake import (
     HandshakeError,
     Reminder,
     at,
+    reachable,
     send_frame,
 )
 from quire.parallel.heartbeat import has_ended, wait_for_loss
@@ -96,21 +96,27 @@ class Cluster:
             whole = dataclasses.replace(self._config, **local)
             for worker in self._grid.workers_of(node):
                 shares[worker] = shared_config(whole, worker)
-        self._watch(on_lost, [*self._joined.values()], list(lines.values()))
+        nodes = {end: gathering.name(f"node {node}", node) for node, end in self._joined.items()}
+        ends = {end: gathering.worker_name(worker) for worker, end in lines.items()}
+        self._watch(on_lost, nodes, ends)
         return rows, lines, shares
 
     def _watch(
-        self, on_lost: Callable[[int], None], nodes: list[socket.socket], lines: list[int]
+        self,
+        on_lost: Callable[[int], None],
+        nodes: dict[socket.socket, str],
+        lines: dict[int, str],
     ) -> None:
         """Call `on_lost` when the other end of a connection is gone, even between two steps."""
-        own = [*map(os.dup, lines)]  # `lines` may be closed while this thread waits
+        # `lines` may be closed while this thread waits
+        own = {os.dup(line): name for line, name in lines.items()}
 
         def wait() -> None:
-            why = wait_for_loss(nodes, own)
+            loss = wait_for_loss(nodes, own)
             for descriptor in own:
                 os.close(descriptor)
             if not self._closing:
-                logger.error("A connection to another machine of the engine %s.", why)
+                logger.error("The connection to %s %s; see its log.", *loss)
                 on_lost(1)
 
         threading.Thread(target=wait, name="nodes", daemon=True).start()
@@ -166,16 +172,30 @@ class _Gathering:
                 "port.",
                 param="master_addr",
             ) from None
+        self._place = reachable(self._doorman.address)
         self.connections: dict[int, socket.socket] = {}
         self._joins: dict[int, Join] = {}
         self._hosts: dict[int, str] = {}
 
+    def name(self, what: str, node: int) -> str:
+        """Return what messages call something on a machine that has joined."""
+        return f"{what} at {self._hosts[node]}"
+
+    def worker_name(self, worker: int) -> str:
+        return self.name(self._grid.name(worker), self._grid.node(worker))
+
     def joins(self) -> dict[int, Join]:
         """Wait for all machines; answer them."""
+        todo = "Start `quire serve` there with the same flags, --headless and --node-rank."
+        if self._fails is not None:
+            todo = "Ray starts it."
+        said = False
         while missing := [node for node in range(1, self._grid.nodes) if not self._is_there(node)]:
-            message, arrival = self._next(
-                f"node {', '.join(map(str, missing))} of {self._grid.nodes}"
-            )
+            wanted = f"node {', '.join(map(str, missing))} of {self._grid.nodes}"
+            if not said:
+                logger.info("waiting at %s for %s. %s", self._place, wanted, todo)
+                said = True
+            message, arrival = self._next(wanted, todo)
             if not isinstance(message, Join):
                 arrival.connection.close()
                 continue
@@ -212,8 +232,8 @@ class _Gathering:
         rows: dict[int, int] = {}
         lines: dict[int, int] = {}
         while missing:
-            wanted = f"the connections of {self._grid.name(min(missing)[0])}"
-            message, arrival = self._next(wanted, self._check_joined)
+            wanted = f"the connections of {self.worker_name(min(missing)[0])}"
+            message, arrival = self._next(wanted, "See its log.", self._check_joined)
             if isinstance(message, Join):
                 arrival.connection.close()
                 raise EngineDeadError(f"Node {message.node} started again meanwhile.")
@@ -232,28 +252,25 @@ class _Gathering:
         for node, connection in self.connections.items():
             if has_ended(connection):
                 raise EngineDeadError(
-                    f"Node {node} at {self._hosts[node]} ended before its workers were connected.",
+                    f"{self.name(f'Node {node}', node)} ended before its workers were connected.",
                     fix="See its log.",
                 )
 
     def _next(
-        self, wanted: str, check: Callable[[], None] = lambda: None
+        self, wanted: str, todo: str, check: Callable[[], None] = lambda: None
     ) -> tuple[Join | Attach, Arrival]:
         """Return the next message of a machine that belongs to the engine; refuse others.
 
         Args:
-            wanted: for the log.
+            wanted: for the log; `todo` is what the user can do.
             check: called now and then; may raise.
         """
-        where = at(self._doorman.address)
-        if ip_address(self._doorman.address[0]).is_loopback:
-            where += ", which only this machine reaches (see --master-addr)"
         while (now := time.monotonic()) < self._deadline:
             if self._fails is not None and (failure := self._fails()) is not None:
                 raise failure
             check()
             if self._reminder.is_due():
-                logger.warning("waiting for %s at %s", wanted, where)
+                logger.warning("waiting at %s for %s. %s", self._place, wanted, todo)
             arrival = self._doorman.next(min(self._deadline - now, 0.2))
             if arrival is None:
                 continue
@@ -269,9 +286,8 @@ class _Gathering:
                 return message, arrival
             _refuse(arrival, why)
         raise EngineDeadError(
-            f"{wanted} did not connect within {JOIN_SECONDS:.0f} s.",
-            fix="Start `quire serve --headless` with the same flags and its --node-rank there; "
-            "check that it reaches --master-addr.",
+            f"{wanted} did not connect to {self._place} within {JOIN_SECONDS:.0f} s.",
+            fix=f"{todo} Check that it reaches --master-addr.",
         )
 
     def close(self) -> None:

@@ -187,7 +187,7 @@ def wait_for_reply(connection: socket.socket, seconds: float) -> Welcome:
     poll.register(connection, select.POLLIN)
     while not poll.poll(200) and time.monotonic() < end:
         if reminder.is_due():
-            logger.warning("waiting for node 0, which waits for other machines")
+            logger.warning("waiting for node 0, which waits for other machines; its log names them")
     try:
         reply = reply_of(receive_frame(connection, end))
     except HandshakeError as error:

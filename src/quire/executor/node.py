@@ -37,6 +37,7 @@ from quire.parallel.handshake import (
     Reminder,
     at,
     dial,
+    reachable,
 )
 from quire.parallel.heartbeat import has_ended, wait_for_loss
 from quire.parallel.shared_memory import anonymous_file
@@ -82,7 +83,7 @@ class Machine:
     def lend(self) -> None:
         """Join one core, and compute until it ends."""
         deadline = time.monotonic() + JOIN_SECONDS
-        logger.info("waiting for %s", self._name)
+        logger.info("waiting for node 0 at %s", reachable(self._master))
         connection = self._dial(self._master, self._join, deadline)
         try:
             welcome = wait_for_reply(connection, JOIN_SECONDS)
@@ -99,10 +100,10 @@ class Machine:
         deadline: float,
         check: Callable[[], None] = lambda: None,
     ) -> socket.socket:
-        name = f"node {self._join.node - 1} at {at(where)}"
-        name = self._name if where == self._master else name
+        number = 0 if where == self._master else self._join.node - 1
+        name, waited = (f"node {number} at {place}" for place in (at(where), reachable(where)))
         try:
-            return dial(where, self._key, encode(message), deadline, check)
+            return dial(where, self._key, encode(message), deadline, check, waited)
         except HandshakeError as error:
             raise ConfigError(
                 f"This machine cannot join {name}: {error}.",
@@ -124,12 +125,12 @@ class Machine:
         try:
             self._start(crew, memory, connection, welcome, deadline)
             logger.info("workers of node %d that run: %d", self._join.node, len(self._workers))
-            why = wait_for_loss([connection], woken=[woken])
+            loss = wait_for_loss({connection: self._name}, woken={woken: "a worker here"})
         finally:
             crew.close(patience=0.0)
             for descriptor in (memory, woken, wake):
                 os.close(descriptor)
-        logger.warning("%s or a worker here %s", self._name, why)
+        logger.warning("%s %s", *loss)
 
     def _start(
         self, crew: Crew, memory: int, node_0: socket.socket, welcome: Welcome, deadline: float
@@ -174,7 +175,8 @@ class Machine:
         with closing(self._listen(node_0)) as doorman:
             while missing:
                 if reminder.is_due():
-                    logger.warning("waiting for node %d at %s", following, at(doorman.address))
+                    where = at(doorman.address)
+                    logger.warning("waiting for node %d at %s. Is it started?", following, where)
                 _check(node_0)
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"node {following} did not connect")

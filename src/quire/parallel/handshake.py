@@ -24,6 +24,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from ipaddress import ip_address
 from typing import NamedTuple
 
 from quire.parallel.sealed import Seal, own_seal
@@ -185,6 +186,7 @@ def dial(
     frame: bytes,
     deadline: float,
     check: Callable[[], None] = lambda: None,
+    name: str | None = None,
 ) -> socket.socket:
     """Return a connection to a `Doorman`, after its key was checked and `frame` was sent.
 
@@ -192,6 +194,7 @@ def dial(
 
     Args:
         check: called before it dials again; may raise.
+        name: what the log calls the listener; default: its address.
 
     Raises:
         HandshakeError: the other end has another key, or is no doorman; begins with "it".
@@ -207,7 +210,8 @@ def dial(
                 raise TimeoutError(f"{at(address)} does not answer: {error}") from None
             check()
             if reminder.is_due():
-                logger.warning("waiting for %s: %s", at(address), error)
+                why = error.strerror or error
+                logger.warning("waiting for %s: %s. Is it started?", name or at(address), why)
             time.sleep(DIAL_EVERY)
 
 
@@ -239,6 +243,15 @@ def at(address: tuple[str, int]) -> str:
     """Return host and port as users write them."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def reachable(address: tuple[str, int]) -> str:
+    """Return `at`, with a hint if other machines cannot reach it."""
+    host = address[0]
+    with contextlib.suppress(ValueError):  # a name
+        if ip_address(host).is_loopback:
+            return f"{at(address)} (which only this machine reaches; see --master-addr)"
+    return at(address)
 
 
 def send_frame(connection: socket.socket, frame: bytes) -> None:
@@ -281,8 +294,8 @@ def _first(connection: socket.socket, end: float) -> tuple[bytes, bytes]:
 def _check_sealed(seal: Seal | None, magic: bytes) -> None:
     """Raise `HandshakeError` unless both ends encrypt, or none does."""
     if magic != _magic(seal):
-        here, there = ("has", "has no") if seal is None else ("has no", "has")
-        raise HandshakeError(f"it {here} QUIRE_CLUSTER_TLS, and this machine {there}")
+        has = ("has", "has not") if seal is None else ("has no", "has")
+        raise HandshakeError(f"it {has[0]} QUIRE_CLUSTER_TLS, and this machine {has[1]}")
 
 
 def _sealed(

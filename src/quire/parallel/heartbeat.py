@@ -10,25 +10,36 @@ import contextlib
 import select
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
+from typing import NamedTuple
 
 BEAT_SECONDS = 1.0
 SILENT_SECONDS = 8.0
 """A peer that has sent nothing for so long is lost."""
 
 
+class Loss(NamedTuple):
+    """Who is lost, and how, as the end of a sentence."""
+
+    name: str
+    how: str = "has ended"
+
+
 def wait_for_loss(
-    peers: Sequence[socket.socket], others: Iterable[int] = (), woken: Iterable[int] = ()
-) -> str:
-    """Send beats to `peers` until something ends; return what, as the end of a sentence.
+    peers: Mapping[socket.socket, str],
+    others: Mapping[int, str] | None = None,
+    woken: Mapping[int, str] | None = None,
+) -> Loss:
+    """Send beats to `peers` until something ends; return what. All have names.
 
     Args:
         peers: connections on which both ends call this.
         others: descriptors of connections that carry something else; only their end is noticed.
         woken: descriptors that end the wait once they are readable.
     """
-    heard = dict.fromkeys((peer.fileno() for peer in peers), time.monotonic())
+    others, woken = others or {}, woken or {}
     by_number = {peer.fileno(): peer for peer in peers}
+    heard = dict.fromkeys(by_number, time.monotonic())
     poll = select.poll()
     for number in by_number:
         poll.register(number, select.POLLIN | select.POLLRDHUP)
@@ -46,12 +57,14 @@ def wait_for_loss(
             beat = now + BEAT_SECONDS
         for number, _ in poll.poll(max(0.0, beat - now) * 1000):
             if number not in by_number:
-                return "has ended"
+                return Loss(others.get(number) or woken[number])
             if not _takes_beats(by_number[number]):
-                return "has ended"
+                return Loss(peers[by_number[number]])
             heard[number] = time.monotonic()
-        if now > min(heard.values(), default=now) + SILENT_SECONDS:
-            return f"was silent for {SILENT_SECONDS:.0f} s"
+        for number, last in heard.items():
+            if now > last + SILENT_SECONDS:
+                name = peers[by_number[number]]
+                return Loss(name, f"was silent for {SILENT_SECONDS:.0f} s")
 
 
 def has_ended(peer: socket.socket) -> bool:

@@ -147,7 +147,7 @@ class Lines:
         signal.pause()
 
     def _watch(self) -> None:
-        self._lost = wait_for_loss([self._beats])
+        self._lost = wait_for_loss({self._beats: ""}).how
         with suppress(OSError):
             self._line.shutdown(socket.SHUT_RDWR)
 

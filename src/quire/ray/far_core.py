@@ -136,7 +136,7 @@ def _watched(process: subprocess.Popen[bytes], beats: socket.socket) -> str:
     """Wait for the end of the core or of its front end; return which, and why."""
     ended = os.pidfd_open(process.pid)
     try:
-        why = wait_for_loss([beats], woken=[ended])
+        loss = wait_for_loss({beats: "its front end"}, woken={ended: "the core"})
     finally:
         os.close(ended)
     if process.poll() is not None:
@@ -146,7 +146,7 @@ def _watched(process: subprocess.Popen[bytes], beats: socket.socket) -> str:
         process.wait(STACKS_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-    return f"was stopped: its front end {why}"
+    return f"was stopped: {loss.name} {loss.how}"
 
 
 def main(argv: list[str]) -> int:

@@ -61,7 +61,7 @@ def test_a_silent_peer_is_lost(
 ) -> None:
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(heartbeat, "SILENT_SECONDS", 0.1)
-    assert heartbeat.wait_for_loss([pair[0]]) == "was silent for 0 s"
+    assert heartbeat.wait_for_loss({pair[0]: "node 1"}) == ("node 1", "was silent for 0 s")
 
 
 def test_beats_hold_a_connection_until_it_ends(
@@ -70,8 +70,8 @@ def test_beats_hold_a_connection_until_it_ends(
     monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.01)
     monkeypatch.setattr(heartbeat, "SILENT_SECONDS", SECONDS)
     one, two = pair
-    found: list[str] = []
-    waits = threading.Thread(target=lambda: found.append(heartbeat.wait_for_loss([one])))
+    found: list[heartbeat.Loss] = []
+    waits = threading.Thread(target=lambda: found.append(heartbeat.wait_for_loss({one: "node 1"})))
     waits.start()
     for _ in range(9):
         assert two.recv(1) == b"\0"
@@ -79,7 +79,7 @@ def test_beats_hold_a_connection_until_it_ends(
     assert waits.is_alive()
     two.close()
     waits.join(SECONDS)
-    assert found == ["has ended"]
+    assert found == [("node 1", "has ended")]
 
 
 def test_something_else_ends_the_wait(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -88,6 +88,8 @@ def test_something_else_ends_the_wait(pair: tuple[socket.socket, socket.socket])
     read, write = socket.socketpair()
     with read, write:
         write.send(b"1")
-        assert heartbeat.wait_for_loss([one], woken=[read.fileno()]) == "has ended"
+        loss = heartbeat.wait_for_loss({one: "node 1"}, woken={read.fileno(): "a worker"})
+        assert loss == ("a worker", "has ended")
         two.shutdown(socket.SHUT_RDWR)
-        assert heartbeat.wait_for_loss([write], others=[one.fileno()]) == "has ended"
+        loss = heartbeat.wait_for_loss({write: "node 1"}, others={one.fileno(): "node 2"})
+        assert loss == ("node 2", "has ended")

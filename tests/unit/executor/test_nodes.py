@@ -331,7 +331,10 @@ def test_a_machine_listens_only_until_the_next_one_has_come() -> None:
 def test_a_missing_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "JOIN_SECONDS", 0.1)
     executor = make_executor(nodes_config(3))
-    with pytest.raises(EngineDeadError, match=r"node 1, 2 of 3 did not connect"):
+    with pytest.raises(
+        EngineDeadError,
+        match=r"node 1, 2 of 3 did not connect to 127.0.0.1:.*Start `quire serve` there",
+    ):
         executor.start()
 
 
