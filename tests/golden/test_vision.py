@@ -16,6 +16,7 @@ import torch
 import transformers
 from msgspec.structs import replace
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from quire import LoRARequest
 from quire.core.errors import InvalidRequestError
@@ -492,3 +493,22 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
             got = torch.stack(stacked).numpy().reshape(expected.shape)
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5, err_msg=label)
     assert count == 54
+
+
+def test_a_quantized_text_model_beside_a_dense_tower(tmp_path: Path) -> None:
+    tiny = Tiny("llava", tmp_path)
+    path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    dense = load_file(path)
+    names = [name for name in dense if "language" in name and name.endswith("_proj.weight")]
+    codes = {name: dense[name].to(torch.float8_e4m3fn) for name in names}
+    save_file(dense | {name: code.float() for name, code in codes.items()}, path)
+    params = PARAMS.replace(max_tokens=8)
+    with tiny.llm() as llm:
+        expected = tokens(llm.generate([asked(images())], params, use_tqdm=False))
+    scales = {f"{name}_scale": torch.ones(1) for name in names}
+    save_file(dense | codes | scales, path)
+    method = {"quant_method": "fp8", "modules_to_not_convert": ["vision_tower", "lm_head"]}
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": method}))
+    with tiny.llm() as llm:
+        assert tokens(llm.generate([asked(images())], params, use_tqdm=False)) == expected
+        assert len(llm.resolved.config.weight_forms) == 8

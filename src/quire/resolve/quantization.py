@@ -89,9 +89,9 @@ def _of_checkpoint(source: ModelSource, model: ModelConfig) -> Quantized | None:
 
 
 def _stored_forms(source: ModelSource, model: ModelConfig, method: Method | None) -> Forms:
-    from quire.models.weights.checkpoint import open_weights
+    from quire.models.weights.checkpoint import text_weights
 
-    return stored_forms(open_weights(source), model, method)
+    return stored_forms(text_weights(source, model), model, method)
 
 
 def _note_activations(args: EngineArgs, model: ModelConfig, forms: Forms, notes: list[str]) -> None:

@@ -7,7 +7,9 @@ from quire.checkpoint.source import ModelSource
 from quire.checkpoint.weight_files import weight_files
 from quire.checkpoint.weights import GGUFWeights, NamedWeights, SafetensorsWeights, Weights
 from quire.core.errors import ModelNotFoundError
+from quire.core.model_config import ModelConfig
 from quire.models.registry import text_alone, text_name
+from quire.models.vision.registry import vision_architecture
 
 
 def open_weights(source: ModelSource) -> Weights:
@@ -32,3 +34,11 @@ def open_weights(source: ModelSource) -> Weights:
         return GGUFWeights(file, translate(file, hf_config(file)))
     weights = SafetensorsWeights([SafetensorsFile(path) for path in weight_files(source.path)])
     return NamedWeights(weights, text_name) if text_alone(source.config) else weights
+
+
+def text_weights(source: ModelSource, model: ModelConfig) -> Weights:
+    """Open the tensors of the text model alone, under its own names; raises as `open_weights`."""
+    weights = open_weights(source)
+    if model.vision is None:
+        return weights
+    return NamedWeights(weights, vision_architecture(model.vision.kind).text_name)

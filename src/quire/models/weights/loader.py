@@ -16,7 +16,7 @@ from quire.models.builder import Place
 from quire.models.decoder import Decoder
 from quire.models.parameters import ParameterSource, Progress
 from quire.models.vision.registry import vision_architecture
-from quire.models.weights.checkpoint import open_weights
+from quire.models.weights.checkpoint import open_weights, text_weights
 from quire.models.weights.dummy import RandomParameters
 from quire.models.weights.pack_cache import PackCache
 from quire.models.weights.sharded import SharedParameters
@@ -107,11 +107,9 @@ def _whole_source(config: EngineConfig, progress: Progress | None) -> ParameterS
             config.model, dtype, config.seed, progress, forms=config.weight_forms
         )
     stored, name = config.quantization_config, config.quantization
-    weights = open_weights(resolve(config.model_path, load_format=config.load_format))
-    if config.model.vision is not None:
-        weights = NamedWeights(weights, vision_architecture(config.model.vision.kind).text_name)
+    source = resolve(config.model_path, load_format=config.load_format)
     return StoredParameters(
-        weights,
+        text_weights(source, config.model),
         config.model,
         dtype,
         progress,
