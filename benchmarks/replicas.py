@@ -12,16 +12,16 @@ of the busier replica, without waits for other processes: on a busy machine, com
 Then each client names a replica, and the second one is killed, again and again. `both_p99_s` and
 `killed_p99_s` are times between two tokens of the first replica's answers: in the seconds before a
 kill, and in those that begin with it. The kill waits until each request there has output; these
-requests then go on at the first replica. `more_p99_s` is the same while that has the requests of
-all clients and nothing is killed. `killed_over_more` thus shows what the loss and the restart cost
-it besides their load. The ratios are medians of each round's; `pooled_…` are of the times of all
-rounds. `…_wait_s` is how long the first replica's threads waited for a CPU, per second. Each round
-is printed, and is a row of the file, so nothing is lost if the program is stopped.
+requests then go on at the first replica. `more_p99_s` is the same while nothing is killed, but the
+second half of the clients begins then, at the first replica. `killed_over_more` thus shows what the
+loss and the restart cost it besides their load. The ratios are medians of each round's;
+`pooled_…` are of the times of all rounds. `…_wait_s` is how long the first replica's threads waited
+for a CPU, per second. Each round is printed, and is a row of the file, so nothing is lost if the
+program is stopped.
 
-    python benchmarks/replicas.py --no-load --layers 2 --input-len 64 --output-len 16 --seconds 4
-        --kills 6
+    python benchmarks/replicas.py --no-load --layers 2 --input-len 64 --output-len 16 --kills 6
 
-takes two minutes on two idle cores. All answers must have the tokens that they had before.
+takes three minutes. All answers must have the tokens that they had before.
 """
 
 from __future__ import annotations
@@ -93,29 +93,32 @@ class Load:
         await asyncio.gather(*[client() for _ in range(self._args.clients)])
         return time.perf_counter() - start
 
-    async def serve(self, replicas: list[int], kill: bool = False) -> tuple[Times, float]:
+    async def serve(
+        self, replicas: list[int], later: list[int], kill: bool = False
+    ) -> tuple[Times, float]:
         """Send requests for some seconds, each client to one of `replicas`.
 
         Args:
+            later: replicas of clients that begin with the seconds.
             kill: kill the second replica at the beginning.
 
         Returns:
             The first replica's times between two tokens, and its wait for a CPU per second.
         """
-        clients = len(replicas)
+        draw = Random(0)
 
-        async def client(number: int) -> None:
+        async def client(replica: int) -> None:
             while not self.ends.is_set():
-                await until(lambda: self.replicas[replicas[number]].is_ready)
-                await self._ask(draw.randrange(self._args.requests), replicas[number])
+                await until(lambda: self.replicas[replica].is_ready)
+                await self._ask(draw.randrange(self._args.requests), replica)
 
-        draw = Random(clients)
-        tasks = [asyncio.create_task(client(number)) for number in range(clients)]
+        tasks = [asyncio.create_task(client(replica)) for replica in replicas]
         await asyncio.sleep(WARM_UP)
+        await until(lambda: self.begun[1] == replicas.count(1))
         self.gaps.clear()
         if kill:
-            await until(lambda: self.begun[1] == replicas.count(1))
             os.kill(self.pid(1), signal.SIGKILL)
+        tasks += [asyncio.create_task(client(replica)) for replica in later]
         waited, began = waits(self.pid(0)), time.perf_counter()
         await asyncio.sleep(self._args.seconds)
         wait = (waits(self.pid(0)) - waited) / (time.perf_counter() - began)
@@ -238,11 +241,14 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         rounds: list[dict[str, float]] = []
         pools: dict[str, list[Times]] = {"both": [], "killed": [], "more": []}
         while len(rounds) < args.kills:
-            found = {}
-            for kind, named, kill in (
-                ("both", [0, 1], False), ("killed", [0, 1], True), ("more", [0, 0], False)
-            ):  # fmt: skip
-                gaps, wait = await load.serve(named * (args.clients // 2), kill)
+            found: dict[str, float] = {}
+            for kind, named, later, kill in (
+                ("both", [0, 1], [], False),
+                ("killed", [0, 1], [], True),
+                ("more", [0], [0], False),
+            ):
+                each = args.clients // 2
+                gaps, wait = await load.serve(named * each, later * each, kill)
                 pools[kind].append(gaps)
                 found |= {f"{kind}_p99_s": p99(gaps), f"{kind}_wait_s": wait}
             for over, under in RATIOS:
