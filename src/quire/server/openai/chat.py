@@ -194,7 +194,7 @@ class _Answer(ChatAnswer):
             warnings=self.call.warnings(output),
             prompt_logprobs=self.prompt_logprobs,
             prompt_token_ids=prompt_ids(output) if body.return_token_ids else None,
-            prompt_text=rendered(output, self.call.server) if body.return_prompt_text else None,
+            prompt_text=await in_turns(rendered(output, body, self.call.server)),
             kv_transfer_params=self.used.kv_transfer_params or UNSET,
         )
 
@@ -205,7 +205,7 @@ class _Answer(ChatAnswer):
     def events(self, prompt: int, output: RequestOutput) -> Turns[bytes]:
         """Return an output's events; before the first ones, the role of each choice."""
         self.used.add(prompt, output)
-        parts = [] if self.texts else self.first_events(output)
+        parts = [] if self.texts else (yield from self.first_events(output))
         if self.prompt_logprobs is not None:
             chunk = self.chunk([])
             chunk.prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
@@ -242,7 +242,7 @@ class _Answer(ChatAnswer):
             choice.delta.content = ""  # the role's event may have null
         return event(self.chunk([choice]))
 
-    def first_events(self, output: RequestOutput) -> list[bytes]:
+    def first_events(self, output: RequestOutput) -> Turns[list[bytes]]:
         """Return the events with each choice's role; the first also has the prompt."""
 
         def text_event(index: int) -> TextEvent:
@@ -257,8 +257,8 @@ class _Answer(ChatAnswer):
         chunks[0].warnings = self.call.warnings(output)
         if self.body.return_token_ids:
             chunks[0].prompt_token_ids = prompt_ids(output) or UNSET
-        if self.body.return_prompt_text:
-            chunks[0].prompt_text = rendered(output, self.call.server)
+        prompt_text = yield from rendered(output, self.body, self.call.server)
+        chunks[0].prompt_text = prompt_text or UNSET
         return [event(chunk) for chunk in chunks]
 
     def last_events(self) -> bytes:

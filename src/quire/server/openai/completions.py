@@ -40,6 +40,7 @@ from quire.server.openai.logprobs import completion_logprobs, joined, prompt_log
 from quire.server.openai.protocol import MAX_SEQUENCES, CompletionRequest
 from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
+from quire.server.openai.spelling import decoded
 from quire.server.request_options import request_options
 from quire.server.state import ServerState, request_id, server_state
 from quire.server.turns import Pace, Turns, in_turns
@@ -290,11 +291,10 @@ class _Answer(PromptsAnswer):
                 if echoed is not None:
                     logprobs = joined(echoed[0], logprobs)
             self.offsets[index] = offset
+            text = (yield from self.prompt_text(prompt, output)) if echo else ""
             choice = CompletionChoice(
                 index=index,
-                text=self.prompt_text(prompt, output) + completion.text
-                if echo
-                else completion.text,
+                text=text + completion.text,
                 logprobs=logprobs,
                 finish_reason=completion.finish_reason,
                 stop_reason=completion.stop_reason,
@@ -330,11 +330,13 @@ class _Answer(PromptsAnswer):
             as_ids=options.names_tokens_by_id(self.body.return_tokens_as_token_ids),
         )
 
-    def prompt_text(self, prompt: int, output: RequestOutput) -> str:
+    def prompt_text(self, prompt: int, output: RequestOutput) -> Turns[str]:
         if output.prompt is not None:
             return output.prompt
         if prompt not in self.prompt_texts:  # once for all of its choices
-            self.prompt_texts[prompt] = self.decoded(output.prompt_token_ids)
+            tokenizer, ids = self.call.server.engine.tokenizer, output.prompt_token_ids
+            text = yield from decoded(tokenizer, ids, skip_special_tokens=True)
+            self.prompt_texts[prompt] = text
         return self.prompt_texts[prompt]
 
     def decoded(self, token_ids: list[int]) -> str:

@@ -32,9 +32,11 @@ from quire.server.openai.protocol import (
     ToolDefinition,
 )
 from quire.server.openai.reasoning import chat_template_of
+from quire.server.openai.spelling import decoded
 from quire.server.openai.tools import tool_definitions
 from quire.server.state import MAX_NAME, ServerState
 from quire.server.tool_results import without_images
+from quire.server.turns import Turns
 
 _ROLE = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 """What may be a role. It reaches the prompt, so it must be no control token."""
@@ -152,9 +154,12 @@ def _names(template: str, role: str) -> bool:
     return bool(_ROLE.fullmatch(role)) and any(each in template for each in quoted)
 
 
-def rendered(output: RequestOutput, server: ServerState) -> str:
-    """Return what the template made of the messages, as the model reads it."""
-    return server.engine.tokenizer.decode(output.prompt_token_ids, skip_special_tokens=False)
+def rendered(output: RequestOutput, body: ChatRequest, server: ServerState) -> Turns[str | None]:
+    """Return what the template made of the messages, as the model reads it; None unless asked."""
+    if not body.return_prompt_text:
+        return None
+    tokenizer, token_ids = server.engine.tokenizer, output.prompt_token_ids
+    return (yield from decoded(tokenizer, token_ids, skip_special_tokens=False))
 
 
 def echoed(body: ChatRequest) -> str:

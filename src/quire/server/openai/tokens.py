@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -26,13 +26,10 @@ from quire.server.openai.protocol import (
     ToolDefinition,
     Tools,
 )
+from quire.server.openai.spelling import spelled
 from quire.server.state import server_state
-from quire.server.turns import Turns, in_turns
+from quire.server.turns import in_turns
 
-if TYPE_CHECKING:
-    from quire.text.tokenizers.tokenizer import Tokenizer
-
-TOKENS_PER_TURN = 4096
 _ERRORS = (HTTPStatus.NOT_FOUND, *OF_ENGINE)
 _OF_CHAT = (
     "add_generation_prompt",
@@ -92,16 +89,8 @@ async def tokenize(request: Request) -> Response:
         tokens = await while_connected(work, request.receive)
     answer = TokenizeResponse(len(tokens), engine.max_model_len, tokens)
     if body.return_token_strs:
-        answer.token_strs = await in_turns(_spelled(tokens, engine.tokenizer))
+        answer.token_strs = await in_turns(spelled(engine.tokenizer, tokens))
     return json_response(answer)
-
-
-def _spelled(tokens: list[int], tokenizer: Tokenizer) -> Turns[list[str | None]]:
-    found: list[str | None] = []
-    for start in range(0, len(tokens), TOKENS_PER_TURN):
-        found += map(tokenizer.id_to_token, tokens[start : start + TOKENS_PER_TURN])
-        yield
-    return found
 
 
 @contract(body=DetokenizeRequest, answer=DetokenizeResponse, errors=_ERRORS)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import quire
+from quire.server.openai.spelling import TOKENS_PER_TURN, decoded, spelled
+from quire.server.turns import at_once
+from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.unit.server.fake_engine import running
 
 USER = {"role": "user", "content": "a"}
@@ -56,3 +62,16 @@ async def test_refusals_name_the_field(path: str, fields: dict[str, Any], param:
         assert response.json()["error"]["param"] == param
         wrong = await app.http.post("/tokenize", json={"prompt": "a", "model": "other"})
         assert wrong.status_code == 404
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_many_tokens_become_text_in_turns(skip: bool) -> None:
+    """It is the text of the tokenizer, also where characters lie across turns."""
+    tokenizer = load_tokenizer(Path(quire.__file__).parent / "assets" / "story")
+    draw = random.Random(5)
+    ids = [draw.randrange(tokenizer.vocab_size) for _ in range(2 * TOKENS_PER_TURN + 3)]
+    work = decoded(tokenizer, ids, skip_special_tokens=skip)
+    assert sum(1 for _ in work) == 2
+    whole = at_once(decoded(tokenizer, ids, skip_special_tokens=skip))
+    assert whole == tokenizer.decode(ids, skip_special_tokens=skip)
+    assert at_once(spelled(tokenizer, ids)) == [*map(tokenizer.id_to_token, ids)]
