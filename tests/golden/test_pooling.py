@@ -19,6 +19,7 @@ from tests.golden.tiny_encoders import (
     TEXTS,
     VOCAB,
     add_sentence_transformers,
+    make_causal,
     make_encoder,
     pooled,
     wordpiece,
@@ -204,6 +205,36 @@ def test_dense_layers_behind_a_decoder_that_looks_both_ways(tmp_path: Path) -> N
     (tmp_path / "3_Dense" / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"3_Dense/model\.safetensors is missing"):
         LLM(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("method", "rows"),
+    [
+        ({"is_original_qwen3_reranker": True}, 1),
+        ({"method": "no_post_processing"}, 2),
+    ],
+)
+def test_rerankers_that_answer_with_a_token(
+    method: dict[str, Any], rows: int, tmp_path: Path
+) -> None:
+    """vLLM's fields for Qwen3-Reranker and its kin; embeddings and output projection are tied."""
+    model = make_causal(tmp_path)
+    overrides = {
+        "architectures": ["Qwen3ForSequenceClassification"],
+        "classifier_from_token": ["cat", "dog"],
+    }
+    with LLM(str(tmp_path), hf_overrides=overrides | method) as llm:
+        assert python_ops_of(llm.facts) == []
+        got = [out.outputs.probs for out in llm.classify(TEXTS, use_tqdm=False)]
+    tokenizer = wordpiece()
+    cat, dog = (VOCAB.index(word) for word in ("cat", "dog"))
+    for text, found in zip(TEXTS, got, strict=True):
+        with torch.inference_mode():
+            logits = model(torch.tensor([tokenizer.encode(text)])).logits[0, -1, [cat, dog]]
+        expected = logits.softmax(0)[2 - rows :]
+        np.testing.assert_allclose(found, expected.numpy(), atol=TOLERANCE)
+    with pytest.raises(CheckpointError, match="'bird' is none"):
+        LLM(str(tmp_path), hf_overrides=overrides | {"classifier_from_token": ["bird"]})
 
 
 def test_half_precision_is_near(tmp_path: Path) -> None:

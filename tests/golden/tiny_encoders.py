@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -65,6 +66,17 @@ def make_encoder(folder: Path, kind: str, *, labels: int = 0, **config: Any) -> 
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):  # which are zero at first, and would hide a mistake
             torch.nn.init.normal_(parameter, std=0.1)
+    model.save_pretrained(folder)
+    wordpiece().save_pretrained(folder)
+    return model
+
+
+def make_causal(folder: Path) -> PreTrainedModel:
+    """A Qwen3 of random weights that generates, saved with a tokenizer."""
+    shape = _SHAPE | {"num_key_value_heads": 3, "head_dim": 16, "tie_word_embeddings": True}
+    torch.manual_seed(1)
+    config = AutoConfig.for_model("qwen3", **shape, max_position_embeddings=256)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()
     model.save_pretrained(folder)
     wordpiece().save_pretrained(folder)
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from quire.checkpoint.gguf_translation import Translation
 from quire.checkpoint.gguf_types import PLAIN
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.tensor_info import TensorInfo
+from quire.core.dtypes import FLOAT32, converted
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.quantized import QuantizedWeight
 
@@ -137,6 +138,50 @@ class NamedWeights(Weights):
 
     def release(self, name: str) -> None:
         self._weights.release(self._stored[name])
+
+
+class LabelWeights(Weights):
+    """Other weights, with a classifier's matrix made of rows of the output projection.
+
+    Args:
+        name: of the matrix.
+        tokens: one row each.
+        less: the matrix is the second row less the first.
+
+    Raises:
+        CheckpointError: the output projection is missing, or has too few rows.
+    """
+
+    def __init__(self, weights: Weights, name: str, tokens: Sequence[int], *, less: bool) -> None:
+        ends = ("lm_head.weight", "embed_tokens.weight")  # the second if they are tied
+        found = [stored for end in ends for stored in weights.tensors if stored.endswith(end)]
+        heads = [stored for stored in weights.tensors if "lm_head." in stored]
+        if not found or (heads and found[0] not in heads):
+            raise CheckpointError(
+                f"{name} is to be made of the output projection, which is "
+                f"{'quantized' if heads else 'missing'}.",
+                fix="Use a checkpoint whose lm_head is not quantized.",
+            )
+        head = weights.tensors[found[0]]
+        if max(tokens) >= head.shape[0]:
+            raise CheckpointError(f"Tensor {head.name!r} has no row {max(tokens)}.")
+        self._weights, self._name, self._head = weights, name, found[0]
+        self._rows, self._less = list(tokens), less
+        shape = (1 if less else len(tokens), head.shape[1])
+        made = TensorInfo(name, "F32", shape, 4 * math.prod(shape), head.file)
+        self.tensors, self.aliases = weights.tensors | {name: made}, weights.aliases
+
+    def read(self, name: str) -> npt.NDArray[Any]:
+        if name != self._name:
+            return self._weights.read(name)
+        rows = converted(self._weights.read(self._head)[self._rows], FLOAT32)
+        return rows[1:] - rows[:1] if self._less else rows
+
+    def quantized(self, name: str) -> QuantizedWeight | None:
+        return None if name == self._name else self._weights.quantized(name)
+
+    def release(self, name: str) -> None:
+        self._weights.release(self._head if name == self._name else name)
 
 
 class GGUFWeights(Weights):

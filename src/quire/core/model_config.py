@@ -179,6 +179,9 @@ class ModelConfig:
     num_labels: int = 0
     """Outputs of the head that replaces the lm_head: labels of a classifier, or the numbers of an
     embedding that ends in a product (CLIP); 0 if there is none."""
+    label_tokens: tuple[int, ...] = ()
+    """Tokens whose rows of the lm_head are the classifier's: one row each; or with one label and
+    two tokens, the second less the first (Qwen3-Reranker)."""
     projection_bias: bool = False
     """This product has a bias (SigLIP)."""
     padded: bool = False

@@ -40,6 +40,7 @@ _ACTIVATIONS: dict[str, Activation] = {
 _wrong = partial(wrong_flag, "pooler_config")
 _CLASSIFIER_POOLING: dict[str, PoolingType] = {"cls": "CLS", "mean": "MEAN"}
 
+_SOFTMAX_OF_TWO = "from_2_way_softmax"
 _PROBLEMS: dict[str, Activation] = {
     "regression": "none",
     "single_label_classification": "softmax",
@@ -84,15 +85,16 @@ def resolve_pooling(
     if model.causal:
         hf.only(source.config, "use_bidirectional_attention", False, "decoders that look back")
     task = _task(args, made_for)
-    labels = _num_labels(source.config) if task == "classify" else model.num_labels
+    tokens, labels = _labels(source, model) if task == "classify" else ((), model.num_labels)
     causal = model.causal and _is_causal(source.config)
     if model.causal and not causal and model.sliding_window is not None:
         raise UnsupportedModelError(
             "Bidirectional attention within a sliding window is not supported."
         )
     model = replace(
-        model, lm_head=False, tie_word_embeddings=False, num_labels=labels, causal=causal
-    )
+        model, lm_head=False, tie_word_embeddings=False, num_labels=labels, label_tokens=tokens,
+        causal=causal,
+    )  # fmt: skip
     pooling = _config(args, source.config, model, task, files, notes)
     how = "normalized" if pooling.normalize else "not normalized"
     what = f"embeddings, {how}" if task == "embed" else f"{labels} scores, {pooling.activation}"
@@ -129,6 +131,36 @@ def _task(args: EngineArgs, made_for: str) -> PoolingTask:
         why = "the model generates text and does not pool."
         raise value_error(args, "convert", why, "Use --convert embed.")
     return "classify" if made_for == "classify" else "embed"
+
+
+def _labels(source: ModelSource, model: ModelConfig) -> tuple[tuple[int, ...], int]:
+    """Return the tokens whose logits are a classifier's, none if it has a head; and its labels.
+
+    The fields are vLLM's: `classifier_from_token`, and `method` or `is_original_qwen3_reranker`.
+    """
+    config = source.config
+    named = config.get("classifier_from_token")
+    if not named or source.tokenizer_path is None:
+        return (), _num_labels(config)
+    if not isinstance(named, list) or not all(isinstance(text, str) for text in named):
+        raise hf.wrong("classifier_from_token", named, "a list of tokens")
+    if is_encoder(model):
+        raise hf.unsupported("classifier_from_token", named, "an encoder has no logits")
+    method = config.get("method")
+    if hf.flag(config, "is_original_qwen3_reranker", default=False):
+        method = _SOFTMAX_OF_TWO
+    if method not in (None, "no_post_processing", _SOFTMAX_OF_TWO):
+        raise hf.unsupported("method", method, f"known: no_post_processing, {_SOFTMAX_OF_TWO}")
+    if method == _SOFTMAX_OF_TWO and len(named) != 2:
+        raise hf.wrong("classifier_from_token", named, "two tokens: of no and of yes")
+    from quire.text.tokenizers.tokenizer import load_tokenizer  # for these models alone
+
+    tokenizer = load_tokenizer(source.tokenizer_path)
+    ids = [tokenizer.token_to_id(text) for text in named]
+    if unknown := [text for text, id_ in zip(named, ids, strict=True) if id_ is None]:
+        raise hf.wrong("classifier_from_token", named, f"tokens; {unknown[0]!r} is none")
+    found = tuple(id_ for id_ in ids if id_ is not None)
+    return found, 1 if method == _SOFTMAX_OF_TWO else len(found)
 
 
 def _num_labels(config: Mapping[str, Any]) -> int:

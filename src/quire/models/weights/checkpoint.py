@@ -5,7 +5,13 @@ from __future__ import annotations
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.checkpoint.source import ModelSource
 from quire.checkpoint.weight_files import weight_files
-from quire.checkpoint.weights import GGUFWeights, NamedWeights, SafetensorsWeights, Weights
+from quire.checkpoint.weights import (
+    GGUFWeights,
+    LabelWeights,
+    NamedWeights,
+    SafetensorsWeights,
+    Weights,
+)
 from quire.core.errors import ModelNotFoundError
 from quire.core.model_config import ModelConfig
 from quire.models.registry import text_alone, text_name
@@ -39,6 +45,9 @@ def open_weights(source: ModelSource) -> Weights:
 def text_weights(source: ModelSource, model: ModelConfig) -> Weights:
     """Open the tensors of the text model alone, under its own names; raises as `open_weights`."""
     weights = open_weights(source)
-    if model.vision is None:
-        return weights
-    return NamedWeights(weights, vision_architecture(model.vision.kind).text_name)
+    if model.vision is not None:
+        weights = NamedWeights(weights, vision_architecture(model.vision.kind).text_name)
+    if model.label_tokens:
+        less = model.num_labels < len(model.label_tokens)
+        weights = LabelWeights(weights, "score.weight", model.label_tokens, less=less)
+    return weights
