@@ -105,6 +105,22 @@ def plain_tools(body: dict[str, Any]) -> None:
         body["tool_choice"] = _CHOICES[choice]
 
 
+def plain_reasoning(body: dict[str, Any]) -> None:
+    """Give OpenRouter's `reasoning` of a chat the fields of OpenAI's and vLLM's API, in place."""
+    given = body.get("reasoning")
+    if not isinstance(given, dict) or not given or given.keys() - {"effort", "enabled", "exclude"}:
+        return
+    enabled, effort = given.get("enabled"), given.get("effort")
+    if enabled is not None:
+        effort = (effort or "medium") if enabled is True else "none"
+    wanted: dict[str, Any] = {"reasoning_effort": effort}
+    if given.get("exclude") is True:
+        wanted["include_reasoning"] = False
+    if all(body.get(name) in (None, value) for name, value in wanted.items()):
+        del body["reasoning"]
+        body.update(wanted)
+
+
 def mend_chat(request: Request, body: Any) -> None:
     """Give a chat's decoded JSON the form of OpenAI's API, in place.
 
@@ -113,6 +129,7 @@ def mend_chat(request: Request, body: Any) -> None:
     if not isinstance(body, dict):
         return
     plain_tools(body)
+    plain_reasoning(body)
     if isinstance(wanted := body.get("response_format"), str):
         body["response_format"] = {"type": wanted}
     messages = body.get("messages")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.server.message_parts import plain_parts
+from quire.server.message_parts import plain_parts, plain_reasoning
 from tests.unit.server.fake_engine import MODEL, running
 
 TEXTS = [["b"], [{"text": "b"}], [{"type": "input_text", "text": "b"}]]
@@ -151,3 +151,27 @@ async def test_a_response_takes_json_as_objects() -> None:
         path = f"/v1/responses/{made['id']}/input_items?order=asc"
         first, second = (await app.http.get(path)).json()["data"]
         assert (first["arguments"], second["output"]) == ('{"a": "é"}', '{"b": [1]}')
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"effort": "low"}, {"reasoning_effort": "low"}),
+        ({"enabled": False, "effort": None}, {"reasoning_effort": "none"}),
+        ({"enabled": True}, {"reasoning_effort": "medium"}),
+        (
+            {"effort": "high", "exclude": True},
+            {"reasoning_effort": "high", "include_reasoning": False},
+        ),
+    ],
+)
+def test_reasoning_of_another_api(given: dict[str, Any], wanted: dict[str, Any]) -> None:
+    body = {"reasoning": given}
+    plain_reasoning(body)
+    assert body == wanted
+    body = {"reasoning": given, "reasoning_effort": "xhigh"}
+    plain_reasoning(body)
+    assert "reasoning" in body, "which is refused"
+    body = {"reasoning": {**given, "max_tokens": 5}}
+    plain_reasoning(body)
+    assert "reasoning" in body
