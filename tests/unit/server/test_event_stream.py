@@ -248,6 +248,28 @@ async def test_log_probabilities_are_made_in_turns_and_hold_up_no_client() -> No
     assert answer.num_held_up == 0
 
 
+async def test_the_end_that_comes_between_turns_is_sent() -> None:
+    class Slow(Answer):
+        def events(self, prompt: int, output: RequestOutput) -> Turns[bytes]:
+            if output.outputs[0].text == "held":
+                self.sink.put(delta("last", finished=True))
+                yield
+                return b""
+            return (yield from super().events(prompt, output))
+
+    answer, sent = Slow(), list[bytes]()
+    stream = EventStream(answer)
+    await stream.begin()
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+        if sent[-1] == b"first ":
+            answer.sink.put(delta("held", finished=False))
+
+    await stream({"type": "http"}, send=send, receive=asyncio.Event().wait)
+    assert b"".join(sent) == b"first lastdata: [DONE]\n\n"
+
+
 async def test_a_failure_in_mid_stream_is_an_event(written: list[bytes]) -> None:
     async with (
         running(seconds=0.005) as app,

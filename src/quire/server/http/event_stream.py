@@ -156,6 +156,8 @@ class EventStream(Response):
                 if data:
                     await send(_body(data))
                     data = b""
+                elif self._waiting:
+                    continue  # they came between turns of `_take`
                 elif self._error is not None:
                     raise self._error
                 elif not self._num_running:
