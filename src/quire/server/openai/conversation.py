@@ -260,6 +260,8 @@ def _messages(given: Sequence[ChatMessage]) -> list[ChatMessage] | None:
         if message.role == "function" or (message.role == "tool" and not message.tool_call_id):
             call_id = waiting.popleft() if waiting else _call_id(called)
             message = replace(message, role="tool", tool_call_id=call_id)
+        elif (named := message.tool_call_id) and named in waiting:
+            waiting.remove(named)
         result.append(_with_refusal(message))
     return result
 

@@ -122,6 +122,8 @@ async def test_calls_and_results_without_ids_belong_together_in_order() -> None:
         del half[-2]["tool_call_id"], half[-1]["tool_call_id"]
         whole = await create(messages=conversation("x", "y"), **asked)
         assert (await create(messages=half, **asked)).prompt_token_ids == whole.prompt_token_ids
+        half[-2]["tool_call_id"] = "x"  # so the other result belongs to the call that is left
+        assert (await create(messages=half, **asked)).prompt_token_ids == whole.prompt_token_ids
 
 
 async def test_a_refusal_is_text() -> None:
