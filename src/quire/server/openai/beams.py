@@ -22,6 +22,7 @@ from quire.server.errors import invalid, not_supported
 from quire.server.notices import ignore
 from quire.server.openai.generation import Generation, final_outputs
 from quire.server.openai.protocol import CommonRequest, CompletionRequest
+from quire.server.state import server_state
 
 _OF_BEAMS = ("use_beam_search", "length_penalty", "early_stopping")
 _FOLLOWED = {
@@ -56,8 +57,9 @@ def search_params(
     width, field = body.n or 1, "n"
     if isinstance(body, CompletionRequest) and body.best_of is not None:
         width, field = body.best_of, "best_of"
-    if not 1 <= width <= MAX_WIDTH:
-        raise invalid(f"{field} is {width}; beam search keeps 1 to {MAX_WIDTH} texts.", field)
+    most = min(MAX_WIDTH, server_state(request).engine.resolved.config.max_logprobs // 2)
+    if not 1 <= width <= most:
+        raise invalid(f"{field} is {width}; beam search keeps 1 to {most} texts.", field)
     return BeamSearchParams(
         beam_width=width,
         max_tokens=params.max_tokens or 2**31 - 1,

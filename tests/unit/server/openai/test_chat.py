@@ -1,5 +1,6 @@
 """POST /v1/chat/completions over the real front end and a model that spells the alphabet."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -204,6 +205,17 @@ async def test_a_server_may_name_tokens_by_id() -> None:
             assert entry["token"].startswith("token_id:") is named
         response = await app.complete(logprobs=0, max_tokens=1)
         assert response.json()["choices"][0]["logprobs"]["tokens"][0].startswith("token_id:")
+
+
+async def test_max_logprobs_limits_beams_and_names_their_field() -> None:
+    async with running() as app:
+        config = replace(app.engine.resolved.config, max_logprobs=5)
+        app.engine.resolved = replace(app.engine.resolved, config=config)
+        response = await app.chat(use_beam_search=True, n=3)
+        error = response.json()["error"]
+        assert (error["param"], error["message"]) == (
+            "n", "n is 3; beam search keeps 1 to 2 texts.",
+        )  # fmt: skip
 
 
 async def test_media_that_a_tool_returned() -> None:
