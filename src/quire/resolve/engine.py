@@ -388,7 +388,10 @@ def _tokenizer_path(args: EngineArgs, source: ModelSource) -> Path | None:
     if args.tokenizer is None and args.tokenizer_revision in (None, args.revision):
         return source.tokenizer_path
     name = args.tokenizer or args.model
-    if (local := checkpoint.local_path(name)).exists() and args.tokenizer_revision is None:
+    if (local := checkpoint.local_path(name)).exists():
+        if args.tokenizer_revision is not None:
+            why = f"{name} is on this machine, where it has no revisions."
+            raise value_error(args, "tokenizer_revision", why, "Leave --tokenizer-revision out.")
         return local
     # "dummy" reads no weights.
     found = checkpoint.resolve(

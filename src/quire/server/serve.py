@@ -207,14 +207,21 @@ def _tls_context(tls: Tls) -> ssl.SSLContext:
         context.verify_mode = ssl.VerifyMode(tls.cert_reqs)
         if tls.ca_certs is not None:
             context.load_verify_locations(tls.ca_certs)
-        if tls.ciphers is not None:
-            context.set_ciphers(tls.ciphers)
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (tls.certfile, tls.keyfile, tls.ca_certs)))
         raise ConfigError(
             f"TLS cannot be set up with {files}: {error}.",
             fix="--ssl-certfile and --ssl-keyfile take a certificate and its key in PEM.",
             param="ssl_certfile",
+        ) from None
+    try:
+        if tls.ciphers is not None:
+            context.set_ciphers(tls.ciphers)
+    except ssl.SSLError:
+        raise ConfigError(
+            f"--ssl-ciphers {tls.ciphers!r} selects no cipher of OpenSSL's.",
+            fix="`openssl ciphers` lists their names.",
+            param="ssl_ciphers",
         ) from None
     return context
 

@@ -156,6 +156,9 @@ def test_another_tokenizer(tmp_path: Path) -> None:
     assert resolved.tokenizer_path == tmp_path
     with pytest.raises(ConfigError, match="has no tokenizer"):
         resolve(replace(PRESET, tokenizer="gpt2"), MACHINE)
+    with pytest.raises(ConfigError, match="no revisions") as caught:
+        resolve(replace(PRESET, tokenizer=str(tmp_path), tokenizer_revision="v1"), MACHINE)
+    assert caught.value.param == "tokenizer_revision"
 
 
 def test_memory_that_is_not_free_is_not_promised() -> None:

@@ -14,6 +14,8 @@ from quire.core.errors import ConfigError
 from quire.server.http.listener import at_path, bind, bind_path, check_exposure
 from quire.server.http.protocol import Site
 from quire.server.http.server import HttpServer
+from quire.server.serve import Tls, _tls_context
+from tests.certificate import write_pem
 
 
 def test_bind_takes_any_free_port() -> None:
@@ -39,6 +41,13 @@ def test_a_port_can_be_taken_over_at_once() -> None:
             served.shutdown(socket.SHUT_RDWR)
     with bind(*address) as second:
         assert second.getsockname() == address
+
+
+def test_ciphers_are_named_if_openssl_has_none_of_them(tmp_path: Path) -> None:
+    pem = write_pem(tmp_path / "own.pem")
+    _tls_context(Tls(pem, ciphers="ECDHE+AESGCM"))
+    with pytest.raises(ConfigError, match="--ssl-ciphers 'RC5' selects no cipher"):
+        _tls_context(Tls(pem, ciphers="RC5"))
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:
