@@ -156,11 +156,11 @@ class LabelWeights(Weights):
         ends = ("lm_head.weight", "embed_tokens.weight")  # the second if they are tied
         found = [stored for end in ends for stored in weights.tensors if stored.endswith(end)]
         heads = [stored for stored in weights.tensors if "lm_head." in stored]
-        if not found or (heads and found[0] not in heads):
+        if not found or (heads and heads != found[:1]):  # scales, or a bias
             raise CheckpointError(
-                f"{name} is to be made of the output projection, which is "
-                f"{'quantized' if heads else 'missing'}.",
-                fix="Use a checkpoint whose lm_head is not quantized.",
+                f"{name} is made of the output projection, which must be one matrix; found "
+                f"{', '.join(heads) or 'none'}.",
+                fix="Use a checkpoint whose lm_head has no bias and is not quantized.",
             )
         head = weights.tensors[found[0]]
         if max(tokens) >= head.shape[0]:

@@ -11,6 +11,7 @@ from safetensors.numpy import save_file
 
 from quire.checkpoint.source import resolve
 from quire.checkpoint.weight_files import INDEX, weight_files
+from quire.checkpoint.weights import LabelWeights
 from quire.core.errors import CheckpointError, ModelNotFoundError
 from quire.models.weights.checkpoint import open_weights
 from tests.unit.checkpoint.make_files import write_folder, write_safetensors
@@ -148,3 +149,14 @@ def test_real_gguf(shared_dir: Path) -> None:
     weights = open_weights(resolve(str(path)))
     assert weights.tensors["model.layers.4.self_attn.k_proj.weight"].shape == (32, 64)
     assert all(np.isfinite(weights.read(name)).all() for name in weights.tensors)
+
+
+@pytest.mark.parametrize("other", ["lm_head.weight_scale", "lm_head.bias"])
+def test_a_classifier_is_made_of_one_plain_matrix(tmp_path: Path, other: str) -> None:
+    tensors = {"embed_tokens.weight": A, "lm_head.weight": A + 1}
+    weights = open_weights(resolve(str(write_folder(tmp_path, **tensors))))
+    made = LabelWeights(weights, "score.weight", [1], less=False)
+    np.testing.assert_array_equal(made.read("score.weight"), (A + 1)[1:2])
+    weights = open_weights(resolve(str(write_folder(tmp_path, **tensors, **{other: A}))))
+    with pytest.raises(CheckpointError, match=other):
+        LabelWeights(weights, "score.weight", [1], less=False)
