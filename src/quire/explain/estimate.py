@@ -287,7 +287,8 @@ class Estimator:
         after = prompts - min(recomputed, prompts) + (before - prompts) * large / small / growth
         if after <= 0.0:  # the engine was idle
             return 0.0
-        return min(before / after, growth / (1.0 - min(recomputed, NEARLY_ALL))) - 1.0
+        most = growth / (1.0 - min(recomputed, NEARLY_ALL))
+        return max(0.0, min(before / after, most) - 1.0)
 
     @cached_property
     def prompt_share(self) -> float:

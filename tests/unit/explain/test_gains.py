@@ -90,6 +90,7 @@ def test_sequences_share_most_of_the_cores_own_work() -> None:
     for whole in case.estimate.serving():
         assert whole.cost.host_seconds(8) < 1.35 * whole.cost.host_seconds(2)
     assert case.estimate.batch_gain(8.0) > 1.1
+    assert case.estimate.batch_gain(2.0 + 1e-9) >= 0.0
 
 
 def test_each_drawn_row_takes_its_time() -> None:
