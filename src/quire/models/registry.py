@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.model_config import ModelConfig
-from quire.core.registry import Registry, closest, did_you_mean
+from quire.core.registry import Registry, did_you_mean
 from quire.models import heads
 from quire.models.architecture import Architecture, WeightNames
 from quire.models.vision.registry import CLASSES, parse_vision, text_config, vision_kind
@@ -198,6 +198,11 @@ def text_name(stored: str) -> str | None:
     return name if found or _PLAIN.match(name) else None
 
 
+def _family(class_name: str) -> str:
+    name = class_name.partition("For")[0]
+    return name.removesuffix("Model").removesuffix("LMHead").removesuffix("Text")
+
+
 def _architecture_name(hf_config: Mapping[str, Any]) -> str:
     classes = hf_config.get("architectures") or []
     if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
@@ -216,10 +221,12 @@ def _architecture_name(hf_config: Mapping[str, Any]) -> str:
             param="architectures",
         )
     if classes:
-        close = closest(classes[0], HF_CLASSES)
-        there = did_you_mean(classes[0], HF_CLASSES if close else ARCHITECTURES.names())
+        # A similar name is another model: only a class of the same family may be meant.
+        same = [name for name in HF_CLASSES if _family(name) == _family(classes[0])]
+        known = f"Quire has the families {', '.join(ARCHITECTURES.names())}."
         raise UnsupportedModelError(
-            f"config.json: Quire does not have the architecture {', '.join(classes)}; {there}.",
+            f"config.json: Quire does not have the architecture {', '.join(classes)}.",
+            fix=f"Of this family it has {', '.join(sorted(same))}." if same else known,
             param="architectures",
         )
     model_type = hf_config.get("model_type")

@@ -277,8 +277,8 @@ def test_model_type_stands_in_for_architectures() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (LLAMA | {"architectures": ["LlamaForCausaLM"]}, r"did you mean LlamaForCausalLM"),
-        (LLAMA | {"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM"),
+        (LLAMA | {"architectures": ["LlamaForCausaLM"]}, r"family it has LlamaForCausalLM"),
+        (LLAMA | {"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM\..*families bamba"),
         ({"model_type": "rwkv"}, r"rwkv.*known: bamba, bert, bitnet, clip_text_model, cohere2"),
         (LLAMA | {"rope_scaling": {"type": "spiral"}}, r"spiral.*known: default, linear"),
         (LLAMA | {"hidden_act": "gelu"}, r"hidden_act is 'gelu'"),
