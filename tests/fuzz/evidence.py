@@ -38,6 +38,8 @@ BASES = [
         {"async_scheduling": True, "enable_prefix_caching": False, "tokenizer_pool_size": 2},
         {"quantization": "int8", "kv_cache_dtype": "int8", "num_gpu_blocks_override": 200},
         {"quantization": "fp8"},
+        {"speculative_config": '{"method": "suffix", "num_speculative_tokens": 8}'},
+        {"tensor_parallel_size": 2},
         {
             "enable_lora": True,
             "max_num_batched_tokens": 64,

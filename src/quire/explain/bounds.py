@@ -84,6 +84,8 @@ def _window(evidence: Evidence) -> Window:
     fields["kv_share"], fields["kv_peak"] = _amount(w.kv_share, 1.0), _amount(w.kv_peak, 1.0)
     fields["kv_held"] = _amount(w.kv_held, 1.0)
     fields["cached_tokens"] = min(fields["cached_tokens"], fields["prompt_tokens"])
+    for name in ("drafted_passes", "accepted_tokens"):
+        fields[name] = min(fields[name], fields["draft_tokens"])
     possible = [tokens > 0 and count > 0 for tokens, count in w.step_sizes]
     fields["step_sizes"] = [
         (_amount(tokens), int(_amount(count))) for tokens, count in compress(w.step_sizes, possible)
@@ -95,6 +97,7 @@ def _window(evidence: Evidence) -> Window:
     parts = {name: _amount(seconds) for name, seconds in w.parts.items()}
     fields["seconds"] = _fit_core(parts, fields["seconds"], evidence)
     fields["scrape_seconds"] = min(fields["scrape_seconds"], fields["seconds"])
+    fields["draft_seconds"] = min(fields["draft_seconds"], parts.get("prepare", 0.0))
     for name in parts.keys() - {*CORE, "queue"}:
         parts[name] = min(parts[name], lanes_of(name, evidence) * fields["seconds"])
     fields["mix"] = _numbers(w.mix)
