@@ -185,7 +185,8 @@ def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
     if args.hardware == THIS:
         config = resolve(engine, here).config
         return config, measure(config)
-    workers = engine.tensor_parallel_size * engine.pipeline_parallel_size // engine.nnodes
+    workers = engine.tensor_parallel_size * engine.pipeline_parallel_size
+    workers = max(1, workers // max(1, engine.nnodes))  # `resolve` refuses what it does not know
     profile = load_profile(args.hardware).on_cards(workers)
     there = Hardware(max(here.cores, workers), profile.memory_bytes, profile.memory_bytes)
     if profile.accelerator:

@@ -97,6 +97,8 @@ def test_a_profile_in_a_file(tmp_path: Path) -> None:
         (("--hardware", "h101"), "did you mean"),
         (("--hardware", "this", "--request-rate", "-1"), "must be positive"),
         (("--hardware", "h100", "--max-model-len", "64"), "longest request"),
+        (("--hardware", "h100", "--nnodes", "0"), "nnodes is 0"),
+        (("--hardware", "h100", "--nnodes", "2"), "nnodes is 2"),
         (("--hardware", "h100", "--request-rate", "0"), "must be positive"),
         (("--hardware", "tpu-v5e", "--swap-space", "1"), "--swap-space"),
         (("--hardware", "h100", "--trace", "nothing"), "cannot be read"),
