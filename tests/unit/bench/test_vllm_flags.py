@@ -47,6 +47,7 @@ def test_names_of_the_server() -> None:
         return applied(bench_args("serve", *argv)).base_url
 
     assert url("--host", "box", "--port", "81") == "http://box:81"
+    assert url("--host", "::1") == "http://[::1]:8000"
     assert url("--port", "81") == "http://127.0.0.1:81"
     assert url() is None
     with pytest.raises(ConfigError, match="not both"):

@@ -87,7 +87,9 @@ def applied(args: argparse.Namespace) -> argparse.Namespace:
             raise ConfigError(
                 "Give --base-url, or --host and --port, not both.", param="--base-url"
             )
-        new.base_url = f"http://{args.host or '127.0.0.1'}:{args.port or 8000}"
+        host = args.host or "127.0.0.1"
+        host = f"[{host}]" if ":" in host else host
+        new.base_url = f"http://{host}:{args.port or 8000}"
     if new.base_url is None:
         return new
     if args.tokenizer is not None:
