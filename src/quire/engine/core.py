@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, reason_of
@@ -155,9 +157,10 @@ class EngineCore:
             self._enqueue(request)
 
     def _shared(self, inputs: RequestInputs) -> RequestInputs:
-        """Return the last request's object if equal: n completions in a row share embeddings."""
-        if inputs != self._last_inputs:
-            self._last_inputs = inputs
+        """Return them with the last request's embeddings and images if equal: n completions share
+        these. Their options may differ."""
+        alike = replace(self._last_inputs, options=inputs.options)
+        self._last_inputs = alike if alike == inputs else inputs
         return self._last_inputs
 
     def _enqueue(self, request: Request) -> None:

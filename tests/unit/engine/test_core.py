@@ -13,7 +13,7 @@ from quire.core.config import EngineConfig, SchedulerConfig
 from quire.core.errors import NOT_FOLLOWED, InvalidRequestError
 from quire.core.messages import AddRequest, CoreOutput
 from quire.core.model_config import ModelConfig
-from quire.core.options import RequestInputs
+from quire.core.options import KVTransfer, RequestInputs
 from quire.core.request import FinishReason, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
@@ -351,7 +351,7 @@ def test_completions_of_a_request_share_its_embeddings() -> None:
         message = ask(name)
         copied = embeds and bytes(bytearray(embeds))  # as each is decoded
         message.inputs = RequestInputs(prompt_embeds=copied)
-        core.add(message)
+        core.add(message.handed(KVTransfer(sampled=(ord(name[-1]),))))  # other options
     first, second, other, none = (r.inputs.prompt_embeds for r in core.scheduler.requests.values())
     assert first is second
     assert (first, other, none) == (bytes(40), b"1" * 40, None)
