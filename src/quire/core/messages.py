@@ -135,7 +135,7 @@ class RequestEvent(msgspec.Struct, array_like=True, omit_defaults=True):
         prefill: a step computed a part of its prompt (after a preemption, of all its tokens);
             the tokens of this part. `end` is the end of the step.
         preempted: it lost its row and waits again; tokens that were computed.
-        retried: its core was lost, and it starts again in a new one (the front end's own event).
+        retried: its core was lost, and another one goes on (the front end's own event).
     """
 
     request_id: str

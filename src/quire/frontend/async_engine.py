@@ -285,7 +285,7 @@ class AsyncEngine:
             elif self._output.retry(request_id, now, ready=ready):
                 self.stats.of(replica).count_retry()
                 if ready:
-                    self._send(state)
+                    self._send_again(state)
             else:
                 self._fail(request_id, error)
 
@@ -296,9 +296,13 @@ class AsyncEngine:
         for state in self._output.states():
             if state.replica != replica and self._fleet.replicas[state.replica].is_ready:
                 continue  # it runs
-            self._send(state)
-            if (gone := self._adapters.removed(state.request.children[0])) is not None:
-                self._fleet.tell("remove_lora", gone)
+            self._send_again(state)
+
+    def _send_again(self, state: RequestState) -> None:
+        """Send a request of a lost core; an adapter that was removed since goes when it ends."""
+        self._send(state)
+        if (gone := self._adapters.removed(state.request.children[0])) is not None:
+            self._fleet.tell("remove_lora", gone)
 
     def on_new_core(self, replica: int, ready: Ready) -> None:
         """Store the facts of a core that has become ready. The smallest KV cache limits requests:

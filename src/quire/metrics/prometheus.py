@@ -204,7 +204,7 @@ _COUNTERS: Fields = {
     "quire:engine_restarts": ("restarts", "Engine cores that replaced a lost one."),
     "quire:requests_retried": (
         "retried",
-        "Requests that started again because the engine core was lost.",
+        "Requests that moved to another engine core because theirs was lost.",
     ),
 }
 _SERVER_COUNTERS: Fields = {

@@ -183,13 +183,17 @@ def streamed(outputs: list[RequestOutput]) -> dict[int, list[int]]:
 
 
 async def test_a_stream_moves_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that ends two cores may not end more of them."""
+    """A request that ends two cores may not end more of them. Its adapter was removed."""
     monkeypatch.setattr(supervisor, "HEALTHY_SECONDS", 0.0)
+    calls: list[tuple[object, ...]] = []
     async with replicas("slow") as engine:
+        monkeypatch.setattr(engine._adapters, "removed", lambda _: 7)
+        monkeypatch.setattr(engine._fleet, "tell", lambda *call: calls.append(call))
         stream = ask(engine, "a", 0, output_kind=DELTA, max_tokens=250, ignore_eos=True)
         await until(lambda: tokens(engine)[0] > 2)
         kill(engine, 0)
         await until(lambda: tokens(engine)[1] > 2 and engine.stats.restarts == 1)
+        assert calls == [("remove_lora", 7)]
         kill(engine, 1)
         with pytest.raises(EngineRestartingError):
             await stream

@@ -258,7 +258,7 @@ class Timelines:
         sequence: SequenceState,
         now: float,
     ) -> Timeline:
-        """Return the timeline of a sequence that begins again with a new core."""
+        """Return the timeline of a sequence that another core begins again, or goes on with."""
         timeline = self._alive.get(core_id)
         if timeline is None:  # this sequence had ended, others of its request had not
             again = Timeline(core_id, before.id, request, sequence, before.metrics)
@@ -318,7 +318,7 @@ _TEXTS: dict[str, Callable[[_Noted], str]] = {
     "admitted": lambda e: f"admitted, with {_tokens(e.tokens)} in the KV cache",
     "resumed": lambda e: f"resumed, with {_tokens(e.tokens)} in the KV cache",
     "prefill": lambda e: f"computed {_tokens(e.tokens)} in {_ms(e)}",
-    "retried": lambda _: "the engine core was lost; the request starts again in a new one",
+    "retried": lambda _: "the engine core was lost; the request goes on in another one",
     "preempted": lambda e: f"preempted after {_tokens(e.given)}: others needed its KV blocks",
 }
 
