@@ -110,11 +110,13 @@ def plain_reasoning(body: dict[str, Any]) -> None:
     given = body.get("reasoning")
     if not isinstance(given, dict) or not given or given.keys() - {"effort", "enabled", "exclude"}:
         return
-    enabled, effort = given.get("enabled"), given.get("effort")
+    effort, enabled, exclude = map(given.get, ("effort", "enabled", "exclude"))
+    if any(each is not None and type(each) is not bool for each in (enabled, exclude)):
+        return
     if enabled is not None:
-        effort = (effort or "medium") if enabled is True else "none"
-    wanted: dict[str, Any] = {"reasoning_effort": effort}
-    if given.get("exclude") is True:
+        effort = (effort or "medium") if enabled else "none"
+    wanted: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
+    if exclude:
         wanted["include_reasoning"] = False
     if all(body.get(name) in (None, value) for name, value in wanted.items()):
         del body["reasoning"]

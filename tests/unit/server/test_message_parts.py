@@ -163,15 +163,19 @@ async def test_a_response_takes_json_as_objects() -> None:
             {"effort": "high", "exclude": True},
             {"reasoning_effort": "high", "include_reasoning": False},
         ),
+        ({"exclude": True, "enabled": None}, {"include_reasoning": False}),
     ],
 )
 def test_reasoning_of_another_api(given: dict[str, Any], wanted: dict[str, Any]) -> None:
     body = {"reasoning": given}
     plain_reasoning(body)
     assert body == wanted
-    body = {"reasoning": given, "reasoning_effort": "xhigh"}
-    plain_reasoning(body)
-    assert "reasoning" in body, "which is refused"
-    body = {"reasoning": {**given, "max_tokens": 5}}
-    plain_reasoning(body)
-    assert "reasoning" in body
+    for own, others in (
+        (given, dict.fromkeys(wanted, "xhigh")),
+        ({**given, "max_tokens": 5}, {}),
+        ({**given, "enabled": "true"}, {}),
+        ({**given, "exclude": 1}, {}),
+    ):
+        body = {"reasoning": own, **others}
+        plain_reasoning(body)
+        assert "reasoning" in body, "which is refused"
