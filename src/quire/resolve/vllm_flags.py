@@ -178,7 +178,10 @@ FOREIGN: dict[str, Foreign] = {
     "tokenizer_mode": Foreign(
         "Quire reads the tokenizer's own files", ("auto", "fast", "slow", "hf", "mistral")
     ),
-    "guided_decoding_backend": _always("llguidance handles structures", switch=False),
+    "guided_decoding_backend": Foreign(
+        "llguidance handles structures",
+        ("auto", "guidance", "llguidance", "lm-format-enforcer", "outlines", "xgrammar"),
+    ),
     "guided_decoding_disable_fallback": _always("llguidance handles structures"),
     **_each(
         "guided_decoding_disable_any_whitespace guided_decoding_disable_additional_properties",

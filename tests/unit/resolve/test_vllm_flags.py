@@ -61,6 +61,7 @@ def test_a_switch_takes_no_word_from_the_model() -> None:
         ("--ngram-prompt-lookup-max 4", "field 'prompt_lookup_max'"),
         ("--per-request-spec-decode-metrics summary", "accepted_prediction_tokens"),
         ("--guided-decoding-disable-any-whitespace", "in structured_outputs"),
+        ("--guided-decoding-backend xgrammar:disable-any-whitespace", "llguidance"),
         ("--task reward", "--runner pooling"),
         ("--rope-scaling {", "rope-scaling"),
         ('--structured-outputs-config {"disable_any_whitespace":true}', "with disable_any_whites"),

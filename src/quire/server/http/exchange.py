@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 MAX_UNREAD_BYTES = 65536
 """With more of a body waiting for the application, the connection is not read."""
 WRITTEN_BYTES = 2**18
-"""Most bytes of a response to write at once; in between other requests run."""
+"""Maximum bytes of one write. Other requests run between writes."""
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 

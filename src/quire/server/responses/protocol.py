@@ -167,7 +167,7 @@ OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall
 class InputTokensDetails(msgspec.Struct):
     cached_tokens: int
     cache_write_tokens: int = 0
-    """OpenAI's price of writing to its cache; the types of its client require the field."""
+    """Always 0, because OpenAI's client requires the field: writing to the cache has no price."""
 
 
 class OutputTokensDetails(msgspec.Struct):

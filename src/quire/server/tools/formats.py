@@ -170,7 +170,7 @@ def _before(
 def required(source: Input, out: Output) -> Wait:
     """`[{"name": …, "parameters": {…}}, …]`: the form that `tool_choice` "required" enforces.
 
-    Of a call that the limit of tokens cuts off before its arguments, nothing is left.
+    A call that is cut off before its arguments is dropped.
     """
     yield from _call_list(source, out, held=0, other=ignore)
     yield from rest(source, out.content)
@@ -182,7 +182,7 @@ def _call_list(
     """Read `[{…}, …]` behind `mark`; what is no such list is content.
 
     Args:
-        other: takes what is no call in a list, instead.
+        other: receives the text in a list that is no call; None makes it content.
     """
     source.hold(mark)
     if (yield from space(source)) == "[":
