@@ -1,9 +1,9 @@
 """Server-sent events, written inside the call that delivers a step's outputs.
 
-A task, a generator and two layers of ASGI per token would cost several times as much as the event,
-on the cores that the kernels need. So an output becomes an event and goes to the socket at once. If
-the client reads too slowly, or the transport is not known, outputs wait, merged into one, for the
-stream's own task.
+A task, an asynchronous generator and two layers of ASGI per token would cost several times as much
+as the event, on the cores that the kernels need. So an output becomes an event and goes to the
+socket at once. If the client reads too slowly, the event takes long, or the transport is not known,
+outputs wait, merged into one, for the stream's own task.
 """
 
 from __future__ import annotations
