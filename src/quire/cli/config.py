@@ -18,7 +18,7 @@ from quire.system import env
 from quire.system.hardware import detect
 from quire.system.records import dataclass
 
-_HIDDEN = {"api_key"}
+_HIDDEN = {"api_key", "hf_token"}
 _NO_SETTINGS = {
     *("model_tag", "config", "given", "file_values", "json"),
     *(field.name for field in fields(EngineArgs)),
@@ -95,7 +95,8 @@ def engine_values(
 def server_values(namespace: argparse.Namespace) -> Iterator[Value]:
     """Return the other flags, and the environment."""
     for name, value in foreign_values(vars(namespace)).items():
-        yield Value(name, value, _source(namespace, PREFIX + name), FOREIGN[name].why)
+        shown = "(hidden)" if name in _HIDDEN else value
+        yield Value(name, shown, _source(namespace, PREFIX + name), FOREIGN[name].why)
     for name, value in sorted(vars(namespace).items()):
         if name in _NO_SETTINGS or name.startswith(PREFIX):
             continue

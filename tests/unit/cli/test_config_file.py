@@ -194,7 +194,9 @@ def test_quire_config_tells_every_source(
     path = tmp_path / "c.yaml"
     path.write_text("load-format: dummy\nmax-num-seqs: 4\nport: 1\n")
     monkeypatch.setenv("QUIRE_API_KEY", "secret")
+    monkeypatch.setenv("HF_TOKEN", "")  # restored at the end
     words = ["config", "opt-125m", "--config", str(path), "--dtype", "bfloat16"]
+    words += ["--hf-token", "secret"]
     assert main([*words, "--json"]) == 0
     printed = capsys.readouterr().out
     assert "secret" not in printed
@@ -208,6 +210,7 @@ def test_quire_config_tells_every_source(
         "num_threads": "auto",
         "block_size": "default",
         "api_key": "environment",
+        "hf_token": "flag",
         "QUIRE_API_KEY": "environment",
     }
     assert {name: values[name]["source"] for name in sources} == sources
