@@ -102,7 +102,9 @@ class Relaxed:
             return
         if rule is not None:
             refuses = not rule.is_plain(value) if self._strict else not rule.ignores(value)
-            if refuses and not self._strict and value == given.get(rule.twin or ""):
+            twin = given.get(rule.twin or "")
+            # 1 equals true, but does not mean it.
+            if refuses and not self._strict and type(value) is type(twin) and value == twin:
                 self._notice(fields, place, f"It has no effect: {rule.twin} is the same.")
                 return
             if refuses:

@@ -237,6 +237,7 @@ def test_the_same_value_under_another_name() -> None:
     assert [*notices] == ["max_new_tokens", "n_predict"]
     assert refusal(body % b"8").param == "n_predict"
     assert refusal(b'{"prompt": "a", "max_new_tokens": 7}').param == "max_new_tokens"
+    assert refusal(b'{"prompt": "a", "echo": true, "return_full_text": 1}').param is not None
     with pytest.raises(ApiError):
         decode(body % b"7", CompletionRequest, strict=True)
 
