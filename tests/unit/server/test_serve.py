@@ -11,6 +11,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import ConfigError
+from quire.server.http import exchange
 from quire.server.http.listener import at_path, bind, bind_path, check_exposure
 from quire.server.http.protocol import Site
 from quire.server.http.server import HttpServer
@@ -111,6 +112,34 @@ async def test_a_client_of_a_unix_socket_has_no_address(tmp_path: Path) -> None:
         server.stop()
         await task
     assert (scopes[0]["client"], scopes[0]["server"]) == (None, None)
+
+
+async def test_others_run_between_the_parts_of_a_large_body(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "WRITTEN_BYTES", 1000)
+    body = bytes(range(250)) * 10
+    order: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        asyncio.get_running_loop().call_soon(order.append, "another")
+        await send({"type": "http.response.body", "body": body})
+        order.append("written")
+
+    path = str(tmp_path / "quire.sock")
+    with bind_path(path) as listener:
+        listener.listen()
+        server = HttpServer(Site(app))
+        task = asyncio.create_task(server.serve(listener))
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).partition(b"\r\n\r\n")[2] == body
+        writer.close()
+        server.stop()
+        await task
+    assert order == ["another", "written"]
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
