@@ -145,7 +145,8 @@ def _dense(folder: Path) -> DenseConfig:
     if type(bias) is not bool:
         raise _damaged(file, "bias", "true or false")
     rows, columns = (_size(config, file, name) for name in ("out_features", "in_features"))
-    return DenseConfig(str(folder / "model.safetensors"), rows, columns, bias, _ACTIVATIONS[said])
+    weights = f"{folder.name}/model.safetensors"
+    return DenseConfig(weights, rows, columns, bias, _ACTIVATIONS[said])
 
 
 def _size(config: dict[str, Any], file: str, name: str) -> int:

@@ -316,7 +316,7 @@ class DenseConfig:
     """A linear layer behind pooling, as sentence-transformers has them.
 
     Attributes:
-        file: the .safetensors file with its weight [rows, columns], and its bias if it has one.
+        file: in the model's folder, with its weight [rows, columns], and its bias if it has one.
         activation: of its result.
     """
 

@@ -95,7 +95,7 @@ def resolve_pooling(
         model, lm_head=False, tie_word_embeddings=False, num_labels=labels, label_tokens=tokens,
         causal=causal,
     )  # fmt: skip
-    pooling = _config(args, source.config, model, task, files, notes)
+    pooling = _config(args, source, model, task, files, notes)
     how = "normalized" if pooling.normalize else "not normalized"
     what = f"embeddings, {how}" if task == "embed" else f"{labels} scores, {pooling.activation}"
     notes.append(f"pooling {pooling.pooling_type}: {what}.")
@@ -172,13 +172,13 @@ def _num_labels(config: Mapping[str, Any]) -> int:
 
 def _config(
     args: EngineArgs,
-    config: Mapping[str, Any],
+    source: ModelSource,
     model: ModelConfig,
     task: PoolingTask,
     files: SentenceTransformer | None,
     notes: list[str],
 ) -> PoolingConfig:
-    said = _pooler_config(args)
+    said, config = _pooler_config(args), source.config
     embedder = files if task == "embed" else None  # a classifier has no Pooling module
     usual: PoolingType = "LAST" if model.causal or model.padded else "CLS"
     if not is_encoder(model) and not model.causal:
@@ -194,7 +194,7 @@ def _config(
         task=task,
         pooling_type=said.get("pooling_type") or (embedder.pooling_type if embedder else usual),
         normalize=said.get("normalize", embedder.normalize if embedder else True),
-        dense=_dense(embedder, model) if embedder and args.load_format != "dummy" else (),
+        dense=_dense(embedder, model, source) if embedder and args.load_format != "dummy" else (),
         activation=activation,
         matryoshka=_matryoshka(config),
         prompts=files.prompts if files else {},
@@ -202,18 +202,21 @@ def _config(
     )
 
 
-def _dense(files: SentenceTransformer, model: ModelConfig) -> tuple[DenseConfig, ...]:
+def _dense(
+    files: SentenceTransformer, model: ModelConfig, source: ModelSource
+) -> tuple[DenseConfig, ...]:
     """Return the layers behind pooling, after checking that they fit the model and each other."""
     columns = model.hidden_size
     for layer in files.dense:
-        name = f"{Path(layer.file).parent.name}/{Path(layer.file).name}"
-        if not Path(layer.file).is_file():
+        if not (source.path and (source.path / layer.file).is_file()):
             raise CheckpointError(
-                f"{name} is missing.", fix="Download the model again, or convert pickled weights."
+                f"{layer.file} is missing.",
+                fix="Download the model again, or convert pickled weights.",
             )
         if layer.columns != columns:
             raise CheckpointError(
-                f"{name}: in_features is {layer.columns}, but the vectors have {columns} numbers."
+                f"{layer.file}: in_features is {layer.columns}, but the vectors have {columns} "
+                "numbers."
             )
         columns = layer.rows
     return files.dense

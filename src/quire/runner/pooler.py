@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from quire.checkpoint.safetensors import SafetensorsFile
 from quire.core.batch import Column, ModelOutput, SchedulerOutput
+from quire.core.config import EngineConfig
 from quire.core.dtypes import FLOAT32, converted
 from quire.core.errors import CheckpointError
-from quire.core.model_config import DenseConfig, PoolingConfig
+from quire.core.model_config import DenseConfig
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.quant.bits import float32
@@ -33,8 +34,8 @@ class Dense:
         CheckpointError: its file is damaged, or has other tensors than stated.
     """
 
-    def __init__(self, config: DenseConfig) -> None:
-        path, shape = Path(config.file), (config.rows, config.columns)
+    def __init__(self, config: DenseConfig, folder: Path) -> None:
+        path, shape = folder / config.file, (config.rows, config.columns)
         self._weight = _tensor(path, "linear.weight", shape)
         self._bias = _tensor(path, "linear.bias", shape[:1]) if config.bias else np.float32(0)
         self._activation = _ACTIVATIONS[config.activation]
@@ -77,19 +78,20 @@ class Pooler:
 
     def __init__(
         self,
-        config: PoolingConfig,
+        config: EngineConfig,
         states: SequenceStates,
         model: Model,
         ops: Ops,
         encoder: EncoderCache | None = None,
     ) -> None:
+        assert config.pooling is not None
         self._encoder = encoder
         self._has_head = model.decoder.config.num_labels > 0
-        self._config = config
+        self._config = config.pooling
         self._ops = ops
         self._states = states
         self._model = model
-        self._dense = [Dense(layer) for layer in config.dense]
+        self._dense = [Dense(layer, Path(config.model_path)) for layer in config.pooling.dense]
 
     def pool(self, step: SchedulerOutput, slots: Column, inputs: StepInputs) -> ModelOutput:
         """Compute a step. An exception leaves no trace of it."""
