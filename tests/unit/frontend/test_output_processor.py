@@ -85,6 +85,23 @@ def test_a_stop_string_across_tokens_ends_the_sequence_and_is_cut_off() -> None:
     assert bench.feed("xyz").outputs == []
 
 
+def test_a_sequence_that_has_ended_does_not_move() -> None:
+    """The other one goes on behind its tokens, in the middle of a stop string."""
+    bench = Bench(n=2, stop=["def"], output_kind=DELTA)
+    bench.step(core("r_0", "b", FinishReason.LENGTH), core("r_1", "bcde"))
+    assert bench.processor.retry("r", 99.0, ready=True)
+    state = bench.processor.state("r")
+    assert state is not None
+    [child] = state.running
+    transfer = child.inputs.options.kv_transfer
+    assert transfer is not None
+    assert transfer.sampled == tuple(b"bcde")
+    [output] = bench.step(core("r_1", "f")).outputs
+    [part] = output.outputs
+    assert (part.index, part.text, part.finish_reason, output.finished) == (1, "", "stop", True)
+    assert bench.stats.finished == {"length": 1, "stop": 1}
+
+
 def test_a_stop_string_may_be_included() -> None:
     bench = Bench(stop="cd", include_stop_str_in_output=True)
     [output] = bench.feed("bcde").outputs
