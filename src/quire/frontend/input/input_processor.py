@@ -19,6 +19,7 @@ from quire.core.structured_outputs import StructuredOutputsParams, WrittenStruct
 from quire.frontend.images.expand import check_unpictured
 from quire.frontend.input.options import check_options, without_surplus
 from quire.frontend.input.params import (
+    check_embeds,
     check_ids,
     check_params,
     check_restrictions,
@@ -328,15 +329,6 @@ class InputProcessor:
         if begun is False:
             return {"thinking_token_budget": None, "thinking_marks": None}
         return {"thinking_marks": replace(marks, begun=bool(begun))}
-
-
-def check_embeds(params: SamplingParams) -> None:
-    """Raise `InvalidRequestError` for parameters that need the prompt's tokens."""
-    if params.prompt_logprobs is not None:
-        raise InvalidRequestError(
-            "Embeddings have no log-probabilities: they stand for no token.",
-            param="prompt_logprobs",
-        )
 
 
 def _written(token_ids: list[int], inputs: RequestInputs, model: ModelConfig) -> list[int]:

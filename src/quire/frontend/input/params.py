@@ -85,6 +85,15 @@ def check_restrictions(
         raise params.contradiction()
 
 
+def check_embeds(params: SamplingParams) -> None:
+    """Raise `InvalidRequestError` for parameters that need the prompt's tokens."""
+    if params.prompt_logprobs is not None:
+        raise InvalidRequestError(
+            "Embeddings have no log-probabilities: they stand for no token.",
+            param="prompt_logprobs",
+        )
+
+
 def check_ids(name: str, ids: Collection[Any], vocab_size: int) -> None:
     """Raise `InvalidRequestError` for an id that is not in the vocabulary."""
     if set(map(type, ids)) <= {int} and min(ids) >= 0 and max(ids) < vocab_size:
