@@ -112,7 +112,7 @@ def replicas(cluster: Any, model: Path) -> Iterator[Server]:
 def cores() -> list[psutil.Process]:
     """The engine cores that Ray's actors have started."""
     every = psutil.process_iter(["cmdline"])
-    return [one for one in every if "quire.ray.far_core" in (one.info["cmdline"] or [])]
+    return [one for one in every if "quire.frontend.far.lent" in (one.info["cmdline"] or [])]
 
 
 def test_replicas_on_ray_give_the_text_of_one_process(replicas: Server, expected: str) -> None:

@@ -25,6 +25,7 @@ from quire.bench.results.report import jsonl, write_json
 from quire.core.batch import ModelOutput
 from quire.core.errors import EngineDeadError
 from quire.executor import frames, joining
+from quire.frontend.far.lent import Hello, hello_of
 from quire.parallel.handshake import (
     MAGIC,
     TLS_MAGIC,
@@ -35,7 +36,6 @@ from quire.parallel.handshake import (
 )
 from quire.parallel.sealed import Seal, own_seal
 from quire.parallel.stage import FarLink, RowShape, StageFailedError
-from quire.ray.far_core import Hello, hello_of
 from quire.system.frames import ClosedError, FrameSocket
 from tests.fuzz.mutate import mutate_bytes
 

@@ -23,10 +23,11 @@ from quire.core.messages import (
 from quire.core.sampling_params import SamplingParams
 from quire.executor.joining import Join, own_join
 from quire.frontend.client.replica_configs import replica_configs
+from quire.frontend.far.lent import Hello
+from quire.frontend.far.lines import DRIFT, Clock, Lines
 from quire.parallel import heartbeat
 from quire.parallel.handshake import Arrival, Doorman
-from quire.ray.core import DRIFT, Clock, Lines
-from quire.ray.far_core import Asked, Hello, lend_core, own_config
+from quire.ray.far_core import Asked, lend_core, own_config
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.frames import ClosedError, FrameSocket
@@ -51,7 +52,7 @@ def wanted() -> Join:
 
 def test_a_clock_follows_the_shortest_way_and_the_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("quire.ray.core.time.monotonic", lambda: now)
+    monkeypatch.setattr("quire.frontend.far.lines.time.monotonic", lambda: now)
     clock = Clock(39.5)  # 60 s behind, and the first message took 0.5 s
     assert clock.behind == 60.5
     now = 101.0
@@ -65,7 +66,7 @@ def test_a_clock_follows_the_shortest_way_and_the_drift(monkeypatch: pytest.Monk
 def test_times_of_another_machine_become_those_of_this_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quire.ray.core.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr("quire.frontend.far.lines.time.monotonic", lambda: 100.0)
     clock = Clock(40.0)
     clock.hear = lambda _: None  # type: ignore[method-assign]
     ready = Ready(1, 16, {}, {}, began=5.0)

@@ -1,0 +1,1 @@
+"""Engine cores on other machines, behind one front end."""
