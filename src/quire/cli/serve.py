@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,7 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     node(
         "--headless",
         False,
-        "serve no HTTP: lend this machine's workers to node 0; needs --node-rank 1 or higher",
+        "serve no HTTP: lend this machine's workers to node 0 (needs --node-rank 1 or higher), "
+        "or its replicas (--data-parallel-size-local) to the machine of replica 0",
     )
     add_answer_flags(http)
     http("--max-body-bytes", "32MiB", "largest request body", type=parse_size)
@@ -146,15 +149,34 @@ def lend(args: EngineArgs, node: int, *, headless: bool) -> int:
     from quire.resolve.engine import resolve
     from quire.system.hardware import detect
 
+    if headless and args.nnodes == 1 and args.data_parallel_size > 1:
+        return _lend_replicas(args)
     if not (headless and 0 < node < args.nnodes):
         raise ConfigError(
             f"node_rank is {node} and nnodes {args.nnodes}, "
             f"{'with' if headless else 'without'} --headless.",
-            fix="Machines 1 to nnodes - 1 need --headless; node 0 answers requests, without it.",
+            fix="Machines 1 to nnodes - 1 need --headless; node 0 answers requests, without it. "
+            "For replicas set --data-parallel-size.",
             param="node_rank",
         )
     setup_logging()
     lend_workers(resolve(args, detect()).config, node)
+    return 0
+
+
+def _lend_replicas(args: EngineArgs) -> int:
+    """Lend this machine's replicas to that of replica 0, until a signal; raises as `lend`."""
+    from quire.core.log import setup_logging
+    from quire.frontend.far.machine import lend_cores
+
+    local = args.data_parallel_size_local
+    if local is None:
+        local = args.data_parallel_size - args.data_parallel_start_rank
+    setup_logging()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    lend_cores(
+        dataclasses.replace(args, data_parallel_hybrid_lb=True, data_parallel_size_local=local)
+    )
     return 0
 
 

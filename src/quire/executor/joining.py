@@ -175,8 +175,11 @@ def _compared(own: EngineConfig, other: EngineConfig) -> Iterator[tuple[str, Any
             yield name, getattr(own.scheduler, name), getattr(other.scheduler, name)
 
 
-def wait_for_reply(connection: socket.socket, seconds: float) -> Welcome:
+def wait_for_reply(connection: socket.socket, seconds: float, flag: str = "--node-rank") -> Welcome:
     """Return node 0's reply to a `Join`, which comes once all machines have joined.
+
+    Args:
+        flag: distinguishes the machines.
 
     Raises:
         ConfigError: it refuses this machine.
@@ -196,7 +199,7 @@ def wait_for_reply(connection: socket.socket, seconds: float) -> Welcome:
         raise ConfigError(
             f"Node 0 refuses this machine: {reply.why}.",
             fix="Start all machines with the same Quire, model, flags and key, and each with its "
-            "own --node-rank.",
-            param="node_rank",
+            f"own {flag}.",
+            param=flag.lstrip("-").replace("-", "_"),
         )
     return reply

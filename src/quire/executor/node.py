@@ -102,20 +102,7 @@ class Machine:
     ) -> socket.socket:
         number = 0 if where == self._master else self._join.node - 1
         name, waited = (f"node {number} at {place}" for place in (at(where), reachable(where)))
-        try:
-            return dial(where, self._key, encode(message), deadline, check, waited)
-        except HandshakeError as error:
-            raise ConfigError(
-                f"This machine cannot join {name}: {error}.",
-                fix="Set the same QUIRE_CLUSTER_KEY and QUIRE_CLUSTER_TLS on all machines, and "
-                "check --master-addr.",
-                param="QUIRE_CLUSTER_KEY",
-            ) from None
-        except TimeoutError as error:
-            raise EngineDeadError(
-                f"{name} did not answer within {JOIN_SECONDS:.0f} s: {error}.",
-                fix="Start `quire serve` there, and check --master-addr and firewalls.",
-            ) from None
+        return dial_node(where, self._key, message, deadline, name, check, waited)
 
     def _work(self, connection: socket.socket, welcome: Welcome, deadline: float) -> None:
         """Start the workers; return when one of them or the connection has ended."""
@@ -212,6 +199,42 @@ class Machine:
                 fix="Set a --master-port so that it and the next ones are free, one for each node.",
                 param="master_port",
             ) from None
+
+
+def dial_node(
+    where: tuple[str, int],
+    key: bytes,
+    message: Join | Attach,
+    deadline: float,
+    name: str,
+    check: Callable[[], None] = lambda: None,
+    waited: str | None = None,
+    flag: str = "--master-addr",
+) -> socket.socket:
+    """Return a connection to another node that waits for machines.
+
+    Args:
+        name: what errors call the node; `waited` is what the log calls it, default the same.
+        flag: the node's address.
+
+    Raises:
+        ConfigError: it has another key.
+        EngineDeadError: it is not there before the deadline.
+    """
+    try:
+        return dial(where, key, encode(message), deadline, check, waited or name)
+    except HandshakeError as error:
+        raise ConfigError(
+            f"This machine cannot join {name}: {error}.",
+            fix="Set the same QUIRE_CLUSTER_KEY and QUIRE_CLUSTER_TLS on all machines, and "
+            f"check {flag}.",
+            param="QUIRE_CLUSTER_KEY",
+        ) from None
+    except TimeoutError as error:
+        raise EngineDeadError(
+            f"{name} did not answer within {JOIN_SECONDS:.0f} s: {error}.",
+            fix=f"Start `quire serve` there, and check {flag} and firewalls.",
+        ) from None
 
 
 def _check(node_0: socket.socket) -> None:

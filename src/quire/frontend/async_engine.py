@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -41,6 +41,9 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
 from quire.text.tokenizers.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from quire.frontend.far.gate import Gate
+
 logger = logging.getLogger(__name__)
 
 DRAIN_POLL_SECONDS = 0.02
@@ -69,6 +72,7 @@ class AsyncEngine:
         first: CoreClient | None = None,
         pool: TokenizerPool | None = None,
         memory: SharedFile | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.resolved = resolved
         self.args = args
@@ -81,7 +85,7 @@ class AsyncEngine:
         self.draining = False
         self._late_start: Callable[[], asyncio.Future[Any]] | None = None
         self._asleep = Asleep()
-        self._fleet = Fleet(connect, resolved.config, self, args.replicas, first, memory)
+        self._fleet = Fleet(connect, resolved.config, self, args.replicas, first, memory, gate)
         self._tracer = request_tracer(args)
         self._output = OutputProcessor(tokenizer, self.stats, self._tracer)
         self.timelines = self._output.timelines

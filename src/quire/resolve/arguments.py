@@ -196,12 +196,17 @@ class EngineArgs:
     data_parallel_external_lb: bool = False
     """Serve only replica --data-parallel-rank, behind another load balancer."""
     data_parallel_size_local: int | None = None
-    """Replicas of this server with --data-parallel-hybrid-lb. Unset: all."""
+    """Replicas of this machine. Unset: all. The others are on machines that run `quire serve
+    --headless`, or of other servers with --data-parallel-hybrid-lb."""
     data_parallel_start_rank: int = 0
     """Number of this server's first replica. With --data-parallel-size-local it turns
     --data-parallel-hybrid-lb on, as in vLLM."""
     data_parallel_rank: int | None = None
     """Number of this server's only replica. Turns --data-parallel-external-lb on."""
+    data_parallel_address: str = "127.0.0.1"
+    """Address at which the machine of replica 0 waits for those of others."""
+    data_parallel_rpc_port: int = 29550
+    """Its port there."""
     prefill_replicas: int = 0
     """Replicas that compute prompts for the others, so that answers do not wait for them. Set
     --decode-replicas, too. Their sum replaces --data-parallel-size. See docs/disaggregation.md."""
@@ -287,6 +292,15 @@ class EngineArgs:
             return range(self.data_parallel_size)
         first, count = self.data_parallel_start_rank, self.data_parallel_size_local
         return range(first, first + (self.data_parallel_size if count is None else count))
+
+    @property
+    def far_replicas(self) -> range:
+        """Return the numbers of those that `quire serve --headless` starts on other machines."""
+        local, others = self.data_parallel_size_local, self.data_parallel_hybrid_lb
+        others = others or self.data_parallel_external_lb or self.data_parallel_rank is not None
+        if local is None or others or self.data_parallel_backend == "ray":
+            return range(0)
+        return range(local, self.data_parallel_size)
 
     @staticmethod
     def add_cli_args(

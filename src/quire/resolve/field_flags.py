@@ -36,6 +36,8 @@ _SHORT = {
     "compilation_config": ["-O", "-cc"],
     "data_parallel_backend": ["-dpb"],
     "data_parallel_rank": ["-dpn"],
+    "data_parallel_address": ["-dpa"],
+    "data_parallel_rpc_port": ["-dpp"],
     "data_parallel_size_local": ["-dpl"],
     "data_parallel_start_rank": ["-dpr"],
 }

@@ -27,6 +27,7 @@ MOST_PORT = 2**16 - 1
 _OWN_FLAGS = {
     "distributed_executor_backend", "master_addr", "master_port", "profiler_config",
     "data_parallel_size", "data_parallel_backend", "data_parallel_size_local",
+    "data_parallel_address", "data_parallel_rpc_port",
 }  # fmt: skip
 """Arguments of node 0 that are not those of machines started by Ray."""
 

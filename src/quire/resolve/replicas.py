@@ -41,11 +41,18 @@ def replica_share(
             fix=f"Omit {_NAME} and the flags of other load balancers.",
             param=_NAME,
         )
-    if count == 1:
+    if args.far_replicas or (args.data_parallel_backend == "ray" and count > 1):
+        _check_for_others(args)
+    if args.data_parallel_backend == "ray" or (here := count - len(args.far_replicas)) < 2:
         return args, hardware
-    if args.data_parallel_backend == "ray":
-        _check_for_ray(args)
-        return args, hardware
+    return _share(args, hardware, here, notes)
+
+
+def _share(
+    args: EngineArgs, hardware: Hardware, count: int, notes: list[str]
+) -> tuple[EngineArgs, Hardware]:
+    """Divide this machine among `count` replicas; see `replica_share`."""
+    name = "data_parallel_size_local" if args.far_replicas else _NAME
     threads, ranks = args.num_threads, args.tensor_parallel_size
     gpus = hardware.gpu.count if hardware.gpu else 0
     for asked, why in (
@@ -61,7 +68,7 @@ def replica_share(
         (args.nnodes > 1, _WHOLE),
     ):
         if asked:
-            raise ConfigError(f"{_NAME} is {count}; {why}", param=_NAME)
+            raise ConfigError(f"{name} is {count}; {why}", param=name)
     share = replace(
         hardware,
         cores=hardware.cores // count,
@@ -70,7 +77,7 @@ def replica_share(
         gpu=hardware.gpu and replace(hardware.gpu, count=gpus // count),
     )
     notes.append(
-        f"{_NAME} {count}: the machine is divided among {count} replicas. All that follows is one "
+        f"{name} {count}: the machine is divided among {count} replicas. All that follows is one "
         f"replica's: {count} times as many threads and as much memory are used."
     )
     if threads is not None:
@@ -83,14 +90,22 @@ def _check_numbers(args: EngineArgs) -> None:
     hybrid, total = args.data_parallel_hybrid_lb, args.data_parallel_size
     rank, local = args.data_parallel_rank, args.data_parallel_size_local
     external = args.data_parallel_external_lb or rank is not None
+    if not args.replicas:
+        why = "this machine has no replica."
+        raise value_error(args, "data_parallel_size_local", why, "Set at least 1.")
     first, last = args.replicas[0], args.replicas[-1]
     for asked, name, why in (
         (external and rank is None, "data_parallel_external_lb", "it needs data_parallel_rank."),
         (external and hybrid, "data_parallel_hybrid_lb", "data_parallel_rank is for another mode."),
         (
-            not external and not hybrid and local not in (None, total),
+            local is not None and local > total,
             "data_parallel_size_local",
-            f"a server starts all {total} replicas unless data_parallel_hybrid_lb is set.",
+            f"all machines together have {total} replicas (data_parallel_size).",
+        ),
+        (
+            args.data_parallel_backend == "ray" and local not in (None, total),
+            "data_parallel_size_local",
+            "Ray chooses the machines; omit it.",
         ),
         (
             args.data_parallel_start_rank > 0 and not hybrid,
@@ -117,6 +132,7 @@ def _check_numbers(args: EngineArgs) -> None:
 def with_ray(args: EngineArgs, config: EngineConfig, notes: list[str]) -> EngineConfig:
     """Return the configuration with what a machine needs on which Ray starts a replica, if Ray
     does."""
+    check_device(args, config)
     count, threads = len(args.replicas), config.num_threads
     if args.data_parallel_backend != "ray":
         return config
@@ -128,13 +144,25 @@ def with_ray(args: EngineArgs, config: EngineConfig, notes: list[str]) -> Engine
     return replace(config, cluster=replace(config.cluster, flags=flags))
 
 
-def _check_for_ray(args: EngineArgs) -> None:
+def check_device(args: EngineArgs, config: EngineConfig) -> None:
+    """Raise if replicas on several machines would use GPUs."""
+    if config.device == "cuda" and args.far_replicas:
+        raise value_error(
+            args,
+            "data_parallel_size_local",
+            "replicas on other machines use CPUs.",
+            "Add --device cpu.",
+        )
+
+
+def _check_for_others(args: EngineArgs) -> None:
     """Raise unless each replica can be on any machine."""
+    name = "data_parallel_size_local" if args.far_replicas else "data_parallel_backend"
     for asked, why in (
-        (args.device == "cuda", "replicas on Ray use CPUs; add --device cpu."),
+        (args.device == "cuda", "replicas on other machines use CPUs; add --device cpu."),
         (args.nnodes > 1 or args.distributed_executor_backend == "ray", _WHOLE),
         (args.kv_transfer_config, "blocks are handed over within a machine only."),
         (args.prefill_replicas, "prompts and answers are divided within a machine only."),
     ):
         if asked:
-            raise value_error(args, "data_parallel_backend", why)
+            raise value_error(args, name, why)

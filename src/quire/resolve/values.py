@@ -45,13 +45,14 @@ _RANGES: dict[str, tuple[float, float]] = {
     "tensor_parallel_size": (1, 1024),
     "pipeline_parallel_size": (1, 1024),
     "data_parallel_size": (1, 256),
-    "data_parallel_size_local": (1, 256),
+    "data_parallel_size_local": (0, 256),
     "data_parallel_start_rank": (0, 255),
     "data_parallel_rank": (0, 255),
     "prefill_replicas": (0, 255),
     "decode_replicas": (0, 255),
     "nnodes": (1, 1024),
     "master_port": (1, 2**16 - 1),
+    "data_parallel_rpc_port": (1, 2**16 - 1),
     "pack_cache_bytes": (0, _BYTES),
     "max_loras": (1, 1024),
     "max_lora_rank": (1, 2**16),
@@ -84,9 +85,11 @@ def check_values(args: EngineArgs) -> None:
     for name in ("download_dir", "kv_offloading_dir"):
         if (folder := getattr(args, name)) is not None:
             expanded(folder, name)
-    if not _is_host(args.master_addr):
-        why = "it must be a host name or an IP address; the port is --master-port."
-        raise value_error(args, "master_addr", why)
+    hosts = ("master_addr", "master-port"), ("data_parallel_address", "data-parallel-rpc-port")
+    for name, port in hosts:
+        if not _is_host(getattr(args, name)):
+            why = f"it must be a host name or an IP address; the port is --{port}."
+            raise value_error(args, name, why)
     if args.preemption_mode == "swap" and not args.swap_space:
         raise value_error(args, "preemption_mode", "it needs a --swap-space.")
     if args.kv_offloading_dir is not None and args.prefix_caching_hash_algo != "sha256":

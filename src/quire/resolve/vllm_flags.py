@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 _SHORT = {
     "enable_expert_parallel": ["-ep"],
     "decode_context_parallel_size": ["-dcp"],
-    "data_parallel_address": ["-dpa"],
-    "data_parallel_rpc_port": ["-dpp"],
 }
 """vLLM's short spellings."""
 PREFIX = "vllm."
@@ -67,9 +65,6 @@ _STATES = "states are float32, and the engine chooses which ones the prefix cach
 _NO_CODE = "Quire runs no external code in the engine"
 _NOT_COUNTED = "GET /metrics has all counters; `quire profile` times operations"
 _FOR_GPU_TUNING = "Quire chooses kernels for the machine; `quire tune kernels` tunes them"
-_REPLICAS = (
-    "all replicas are behind one port, on this machine or with --data-parallel-backend ray on Ray's"
-)
 _WHOLE = "one process serves all requests; run more servers behind a router"
 _GRAPHS = (
     "steps replay a plan of any size, or on a GPU graphs, whose sizes --compilation-config sets; "
@@ -194,10 +189,6 @@ FOREIGN: dict[str, Foreign] = {
     **_each(
         "prefill_context_parallel_size decode_context_parallel_size",
         Foreign("use --tensor-parallel-size or --pipeline-parallel-size", _ONE),
-    ),
-    **_each(
-        "data_parallel_address data_parallel_rpc_port",
-        _always(_REPLICAS, switch=False),
     ),
     "enable_expert_parallel": _always(
         "ranks share every expert, which gives the same result and a balanced load"

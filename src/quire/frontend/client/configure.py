@@ -6,7 +6,7 @@ It imports little, so that the core need not wait for the front end's imports.
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from quire.core.log import setup_logging
 from quire.frontend.client.core_client import ProcessClient
@@ -18,12 +18,15 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved, resolve
 from quire.system.hardware import detect
 
+if TYPE_CHECKING:
+    from quire.frontend.far.gate import Gate
+
 
 class Configured(NamedTuple):
     """A core that loads its model, its configuration, and the times of resolving that.
 
     Attributes:
-        memory: see `Fleet`.
+        memory: see `Fleet`; so is `gate`.
     """
 
     core: CoreClient
@@ -31,6 +34,7 @@ class Configured(NamedTuple):
     resolved: Resolved
     began: float
     resolved_at: float
+    gate: Gate | None = None
 
 
 def configure(args: EngineArgs, core: CoreClient | None = None) -> Configured:
@@ -42,14 +46,24 @@ def configure(args: EngineArgs, core: CoreClient | None = None) -> Configured:
     Raises:
         QuireError: the arguments or the model's files are wrong.
     """
+    began, gate, far = time.monotonic(), None, args.far_replicas
     core = core or ProcessClient.begun(core_command(args))
-    began = time.monotonic()
     try:
         setup_logging()
         resolved = resolve(args, detect())
         memory = shared_memory(resolved.config, len(args.replicas))
-        core.configure(replica_configs(resolved.config, args.replicas, memory)[0])
+        if far:
+            from quire.frontend.far.gate import Gate
+
+            gate = Gate((args.data_parallel_address, args.data_parallel_rpc_port), far)
+            if 0 in far:  # no core is here
+                core.shutdown()
+                core = gate.connect(0)
+                core.begin()
+        core.configure(replica_configs(resolved.config, args.replicas, memory, far)[0])
     except BaseException:
         core.shutdown()
+        if gate is not None:
+            gate.close()
         raise
-    return Configured(core, memory, resolved, began, time.monotonic())
+    return Configured(core, memory, resolved, began, time.monotonic(), gate)

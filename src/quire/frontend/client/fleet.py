@@ -13,7 +13,7 @@ from quire.core.messages import AbortRequests, AddRequest, CallResult, CoreInput
 from quire.frontend.client.core_client import HURRIED_SECONDS, stop_together
 from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient
-from quire.frontend.client.merged_calls import FIRST_ONLY, merged
+from quire.frontend.client.merged_calls import call_all
 from quire.frontend.client.replica_configs import replica_configs, shared_memory
 from quire.frontend.client.standby import Standby
 from quire.frontend.client.supervisor import CoreState, Replica, ReplicaUser
@@ -23,6 +23,7 @@ from quire.routing.ledger import Ledger
 from quire.system.tasks import all_of
 
 if TYPE_CHECKING:
+    from quire.frontend.far.gate import Gate
     from quire.frontend.output.request_state import RequestState
 
 
@@ -45,6 +46,7 @@ class Fleet:
         numbers: of the replicas. They begin at 0 unless other servers have more replicas.
         first: the first core's client, if it exists already.
         memory: of all KV caches, if that core maps it already.
+        gate: where other machines offer the cores of some replicas.
 
     Attributes:
         stepped: set after each step and each loss of a core.
@@ -58,15 +60,20 @@ class Fleet:
         numbers: range = range(1),
         first: CoreClient | None = None,
         memory: SharedFile | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self._user, self._numbers, count = user, numbers, len(numbers)
         self.stepped = asyncio.Event()
         self._memory = memory or shared_memory(config, count)
-        configs = replica_configs(config, numbers, self._memory)
+        self._gate, far = gate, gate.ranks if gate is not None else range(0)
+        configs = replica_configs(config, numbers, self._memory, far)
         self._standby = Standby(connect)
+        standby = [
+            gate.standby(rank) if gate and rank in far else self._standby for rank in numbers
+        ]
         self.replicas = [
-            Replica(number, self._standby, each, self, user.on_message, None if number else first)
-            for number, each in enumerate(configs)
+            Replica(number, own, each, self, user.on_message, None if number else first)
+            for number, (own, each) in enumerate(zip(standby, configs, strict=True))
         ]
         self._routes = None
         if count > 1:
@@ -230,18 +237,7 @@ class Fleet:
         if (error := self.error) is not None:
             raise error
         asked = [replica for replica in self.replicas if replica.is_ready]
-        if method in FIRST_ONLY:
-            del asked[1:]
-        calls = (replica.calls.call(method, *args) for replica in asked)
-        results = await asyncio.gather(*calls, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, EngineDeadError):
-                raise result
-        found = [result for result in results if not isinstance(result, BaseException)]
-        if not found:
-            assert isinstance(results[0], BaseException)
-            raise results[0]
-        return merged(method, found)
+        return await call_all([replica.calls for replica in asked], method, args)
 
     def tell(self, method: str, *args: Any) -> None:
         """Send a call to all ready cores and do not wait for answers."""
@@ -282,6 +278,8 @@ class Fleet:
         self._standby.shutdown()
         for replica in self.replicas:
             replica.shutdown()
+        if self._gate is not None:
+            self._gate.close()
         if self._memory is not None:
             self._memory.close()
 

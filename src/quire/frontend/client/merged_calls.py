@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from quire.core.errors import EngineDeadError
+from quire.frontend.client.calls import CoreCalls
 
 FIRST_ONLY = frozenset(
     {
@@ -85,3 +89,20 @@ _MERGES: dict[str, Callable[[Sequence[Any]], Any]] = {
     "kv_snapshot": _kv_snapshot,
     "num_bad_frames": sum,
 }
+
+
+async def call_all(asked: list[CoreCalls], method: str, args: Sequence[Any]) -> Any:
+    """Call a utility method of several cores; return one result. Lost ones do not count, unless all
+    are."""
+    if method in FIRST_ONLY:
+        del asked[1:]
+    calls = (core.call(method, *args) for core in asked)
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException) and not isinstance(result, EngineDeadError):
+            raise result
+    found = [result for result in results if not isinstance(result, BaseException)]
+    if not found:
+        assert isinstance(results[0], BaseException)
+        raise results[0]
+    return merged(method, found)

@@ -15,7 +15,10 @@ def shared_memory(config: EngineConfig, count: int) -> SharedFile | None:
 
 
 def replica_configs(
-    config: EngineConfig, numbers: range, memory: SharedFile | None = None
+    config: EngineConfig,
+    numbers: range,
+    memory: SharedFile | None = None,
+    far: range = range(0),
 ) -> list[EngineConfig]:
     """Return one configuration per replica: its own CPUs, GPUs and number; it reports its prefix
     cache.
@@ -27,6 +30,7 @@ def replica_configs(
         config: of one replica; its threads and memory are one's share.
         numbers: of the replicas; events have them.
         memory: of all their KV caches, if they share it.
+        far: the last of them, which are on other machines.
     """
     count = len(numbers)
     events, transfer, tiers = config.kv_events, config.transfer, config.tiers
@@ -37,17 +41,18 @@ def replica_configs(
     prefill = transfer.prefill_replicas if transfer is not None else 0
     consumer = transfer and replace(transfer, role="kv_consumer")
     answers = replace(config, transfer=consumer, tiers=replace(tiers, read_only=True))
+    cpus = rank_cpus(count - len(far), config.num_threads) if len(far) < count else []
     shared = _shared_kv(config, memory, count) if memory else None
     return [
         replace(
             answers if prefill and rank >= prefill else config,
-            cpus=tuple(cpus),
+            cpus=tuple(own),
             first_gpu=rank * config.tensor_parallel_size,
             shared_kv=shared and replace(shared, replica=rank),
             report_cache=config.enable_prefix_caching,
             kv_events=events and replace(events, rank=numbers[rank]),
         )
-        for rank, cpus in enumerate(rank_cpus(count, config.num_threads))
+        for rank, own in enumerate([*cpus, *([] for _ in far)])
     ]
 
 

@@ -70,3 +70,10 @@ class Standby:
             logger.warning("no standby engine core: %s", error)
         else:
             self.client = client
+
+
+class NoStandby(Standby):
+    """The same without such a process."""
+
+    def prepare(self, delay: float, cpus: Sequence[int] = ()) -> None:
+        pass

@@ -55,9 +55,13 @@ def begin(
             vocab_size = resolved.config.model.vocab_size
             pool = TokenizerPool(size, resolved.tokenizer_path, vocab_size)
         connect = connect or partial(ProcessClient, core_command(args))
-        engine = kind(resolved, tokenizer, args, connect, core, pool, configured.memory)
+        engine = kind(
+            resolved, tokenizer, args, connect, core, pool, configured.memory, configured.gate
+        )
     except BaseException:
         core.shutdown()
+        if configured.gate is not None:
+            configured.gate.close()
         raise
     return Begun(engine, seconds)
 

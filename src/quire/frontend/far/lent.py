@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -92,11 +93,11 @@ def _watched(process: subprocess.Popen[bytes], beats: socket.socket) -> str:
         os.close(ended)
     if process.poll() is not None:
         return f"has ended with status {process.returncode}"
-    process.send_signal(STACKS_SIGNAL)  # it may be stuck
-    try:
-        process.wait(STACKS_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    for number in (0, STACKS_SIGNAL, signal.SIGKILL):  # it mostly ends by itself, or may be stuck
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STACKS_SECONDS)
+            break
     return f"was stopped: {loss.name} {loss.how}"
 
 
