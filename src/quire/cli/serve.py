@@ -169,6 +169,12 @@ def _lend_replicas(args: EngineArgs) -> int:
     from quire.core.log import setup_logging
     from quire.frontend.far.machine import lend_cores
 
+    if (rank := args.data_parallel_rank) is not None:
+        raise ConfigError(
+            f"data_parallel_rank is {rank}; a server for one replica is not --headless.",
+            fix=f"Set --data-parallel-start-rank {rank} --data-parallel-size-local 1 instead.",
+            param="data_parallel_rank",
+        )
     local = args.data_parallel_size_local
     if local is None:
         local = args.data_parallel_size - args.data_parallel_start_rank

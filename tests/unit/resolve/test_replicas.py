@@ -95,7 +95,10 @@ def test_a_server_has_some_of_the_replicas_behind_a_balancer(flags: str, replica
             },
             "another mode",
         ),
-        ({"data_parallel_size_local": 2}, "unless data_parallel_hybrid_lb"),
+        ({"data_parallel_size_local": 5}, "all machines together have 4"),
+        ({"data_parallel_size_local": 2, "data_parallel_backend": "ray"}, "Ray chooses"),
+        ({"data_parallel_size_local": 0, "data_parallel_hybrid_lb": True}, "has no replica"),
+        ({"data_parallel_address": "10.0.0.1:80"}, "the port is --data-parallel-rpc-port"),
         ({"data_parallel_start_rank": 2}, "set data_parallel_size_local, too"),
         (
             {
@@ -130,6 +133,33 @@ def test_replicas_on_ray_are_not_parts_of_this_machine() -> None:
     assert flags == EngineArgs("qwen3-0.6b", load_format="dummy", num_threads=8)
     assert one.config.cluster.flags == ""
     assert any("one replica needs no other machine" in note for note in one.notes)
+
+
+@pytest.mark.parametrize(("local", "threads"), [(0, 8), (1, 8), (2, 4), (4, 2), (None, 2)])
+def test_a_machine_is_divided_among_its_own_replicas(local: int | None, threads: int) -> None:
+    """The others are on other machines, which know their CPUs."""
+    given = args(4, data_parallel_size_local=local)
+    config = resolve(given, MACHINE).config
+    assert config.num_threads == threads
+    assert [*given.far_replicas] == [*range(4 if local is None else local, 4)]
+    one = replace(config, num_threads=1 if local == 1 else config.num_threads)
+    parts = replica_configs(one, given.replicas, far=given.far_replicas)
+    assert not any(part.cpus for part in parts[len(parts) if local is None else local :])
+    assert {part.num_threads for part in parts} == {one.num_threads}
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"device": "cuda"}, "--device cpu"),
+        ({"kv_transfer_config": "{}"}, "blocks are handed over"),
+        ({"nnodes": 2, "pipeline_parallel_size": 2}, "omit --nnodes"),
+        ({"prefill_replicas": 1, "decode_replicas": 1}, "within a machine"),
+    ],
+)
+def test_what_replicas_on_several_machines_cannot_do(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve(args(2, data_parallel_size_local=1, **fields), MACHINE)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,116 @@
+"""The port at which other machines offer replicas: who gets which, and who is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from quire.core.errors import ConfigError
+from quire.executor.joining import Attach, Join, encode, own_join, wait_for_reply
+from quire.frontend.far.gate import NEXT, Gate, Handed, end_of
+from quire.parallel.handshake import dial
+from quire.parallel.heartbeat import has_ended
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import resolve
+from quire.system.hardware import detect
+from tests.e2e.serving import until
+from tests.unit.executor.test_nodes import KEY
+
+SECONDS = 30.0
+
+
+@pytest.fixture(scope="module")
+def join() -> Join:
+    return own_join(resolve(EngineArgs("embedded", num_threads=1), detect()).config, 2)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """A gate for replicas 2 and 3."""
+    monkeypatch.setenv("QUIRE_CLUSTER_KEY", KEY)
+    found = Gate(("127.0.0.1", 0), range(2, 4))
+    yield found
+    found.close()
+
+
+def stands(gate: Gate, rank: int) -> socket.socket:
+    """The connection of a process that stands for a replica."""
+    end = end_of(gate.connect(rank)._command[-2], rank)
+    end.settimeout(SECONDS)
+    return end
+
+
+def taken(end: socket.socket) -> Handed:
+    """What the gate hands over next; the connection is closed."""
+    data, found, _, _ = socket.recv_fds(end, 2**20, 1)
+    for descriptor in found:
+        os.close(descriptor)
+    return msgspec.msgpack.decode(data, type=Handed)
+
+
+def offers(gate: Gate, message: Join | Attach) -> socket.socket:
+    """The connection of a machine that sends a message."""
+    return dial(gate.address, KEY.encode(), encode(message), time.monotonic() + SECONDS)
+
+
+def test_a_machine_waits_for_the_replica_it_offers(gate: Gate, join: Join) -> None:
+    """The one that came first, until it ends; another is refused by name."""
+    machine = offers(gate, join)
+    end = stands(gate, 2)
+    handed = taken(end)
+    assert (handed.frame, handed.host) == (encode(join), "127.0.0.1")
+    other = msgspec.structs.replace(join, agent="another")
+    for refused, why in (
+        (other, "replica 2 is there already, from 127.0.0.1"),
+        (msgspec.structs.replace(join, node=1), "replica 1 is not one of those .*, 2, 3"),
+    ):
+        with offers(gate, refused) as second, pytest.raises(ConfigError, match=why):
+            wait_for_reply(second, SECONDS)
+    with offers(gate, Attach("a", 2, rows=False)), end:
+        assert taken(end).frame == encode(Attach("a", 2, rows=False))
+        end.send(NEXT)
+        with offers(gate, other):
+            assert taken(end).frame == encode(other)
+    machine.close()
+
+
+def test_the_same_machine_comes_again_and_waits_for_the_next_process(
+    gate: Gate, join: Join
+) -> None:
+    """Not for the one that still stands for the core that it has lost."""
+    first = stands(gate, 2)
+    with offers(gate, join), offers(gate, join) as again:
+        taken(first)
+        assert not has_ended(again)
+        with offers(gate, Attach("a", 3, rows=False)) as unknown:
+            until(lambda: has_ended(unknown))
+        first.close()
+        with stands(gate, 2) as second:
+            assert taken(second).frame == encode(join)
+
+
+def test_missing_replicas_are_named_after_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, join: Join
+) -> None:
+    monkeypatch.setenv("QUIRE_CLUSTER_KEY", KEY)
+    gate = Gate(("127.0.0.1", 0), range(1, 4), seconds=1.0)
+    try:
+        with stands(gate, 1) as one, stands(gate, 2) as two, stands(gate, 3), offers(gate, join):
+            taken(two)
+            assert "No machine has offered replica 1, 3 at 127.0.0.1:" in taken(one).failure
+    finally:
+        gate.close()
+
+
+def test_an_address_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_CLUSTER_KEY", KEY)
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1:1.*--data-parallel-address"):
+        Gate(("192.0.2.1", 1), range(1, 2))
+    monkeypatch.delenv("QUIRE_CLUSTER_KEY")
+    with pytest.raises(ConfigError, match="QUIRE_CLUSTER_KEY is not set"):
+        Gate(("127.0.0.1", 0), range(1, 2))
