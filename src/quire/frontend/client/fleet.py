@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
 from quire.core.messages import AbortRequests, AddRequest, CallResult, CoreInput, Ready, StepOutputs
-from quire.frontend.client.core_client import HURRIED_SECONDS, stop_together
+from quire.frontend.client.core_client import stop_together
 from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.merged_calls import call_all
@@ -269,8 +269,7 @@ class Fleet:
         """Shorten the wait of `shutdown`."""
         for replica in self.replicas:
             replica.hurry()
-        if (waiting := self._standby.client) is not None:
-            waiting.patience = HURRIED_SECONDS
+        self._standby.hurry()
 
     def shutdown(self) -> None:
         """Stop all cores for good, at the same time. Harmless when repeated."""
@@ -278,10 +277,9 @@ class Fleet:
         self._standby.shutdown()
         for replica in self.replicas:
             replica.shutdown()
-        if self._gate is not None:
-            self._gate.close()
-        if self._memory is not None:
-            self._memory.close()
+        for held in (self._gate, self._memory):
+            if held is not None:
+                held.close()
 
     def _forget_all(self) -> None:
         if self._routes is not None:

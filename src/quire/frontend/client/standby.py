@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from quire.frontend.client.core_client import HURRIED_SECONDS
 from quire.frontend.client.interface import CoreClient
 from quire.system.hardware import detect
 
@@ -50,6 +51,11 @@ class Standby:
             await client.discard()
             client = None
         return client or self.connect()
+
+    def hurry(self) -> None:
+        """Shorten the wait of `shutdown`."""
+        if self.client is not None:
+            self.client.patience = HURRIED_SECONDS
 
     def shutdown(self) -> None:
         """End the process. Harmless when repeated."""
