@@ -93,7 +93,7 @@ class Cluster:
         shares = {}
         for node, join in joins.items():
             local = {name: getattr(join.config, name) for name in LOCAL}
-            whole = dataclasses.replace(self._config, **local)
+            whole = dataclasses.replace(self._config, **local, marks_path=None)  # a file here
             for worker in self._grid.workers_of(node):
                 shares[worker] = shared_config(whole, worker)
         nodes = {end: gathering.name(f"node {node}", node) for node, end in self._joined.items()}
