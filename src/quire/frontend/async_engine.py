@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.fleet import Fleet
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.profiling import ProfilingClient
+from quire.frontend.client.standby import FarCores
 from quire.frontend.images.reader import ImageReader
 from quire.frontend.input.input_processor import InputProcessor
 from quire.frontend.input.intake import Intake
@@ -40,9 +41,6 @@ from quire.parallel.shared_memory import SharedFile
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved
 from quire.text.tokenizers.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from quire.frontend.far.gate import Gate
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +70,7 @@ class AsyncEngine:
         first: CoreClient | None = None,
         pool: TokenizerPool | None = None,
         memory: SharedFile | None = None,
-        gate: Gate | None = None,
+        gate: FarCores | None = None,
     ) -> None:
         self.resolved = resolved
         self.args = args
@@ -106,8 +104,10 @@ class AsyncEngine:
             The report of the core that took longest.
         """
         configured = configured or time.monotonic()
-        if self._fleet.separate:
-            self._begin_to_watch()
+        if self._fleet.separate:  # measure the event loop's lag, and watch for stuck cores
+            self.stats.front.watch_loop()
+            self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
+            self._fleet.watch(self.resolved.config.step_timeout)
         try:
             await self._intake.start()
             started = await self._fleet.start()
@@ -120,17 +120,10 @@ class AsyncEngine:
         self.phases = {"spawn": max(0.0, slowest.began - configured), **slowest.phases}
         return slowest
 
-    def _begin_to_watch(self) -> None:
-        """Start measuring the event loop's lag and watching for stuck cores."""
-        self.stats.front.watch_loop()
-        self._lag = LoopLag(self.stats.event_loop_lag, lambda: self.num_unfinished > 0)
-        self._fleet.watch(self.resolved.config.step_timeout)
-
     async def _started(self) -> None:
         """Wait for the start if the first use begins it; raises what the start raises."""
         if self._late_start is not None:
-            # One cancelled caller must not cancel the start for all.
-            await asyncio.shield(self._late_start())
+            await asyncio.shield(self._late_start())  # one cancelled caller must not cancel it
             self._late_start = None
 
     @property
@@ -205,10 +198,8 @@ class AsyncEngine:
         return len(request.prompt_token_ids)
 
     def close(self, request_id: str, sink: OutputSink | None = None) -> None:
-        """Remove a request, and abort it if it still runs; ignore unknown ids.
-
-        With `sink`, a newer request of the same id is left alone.
-        """
+        """Remove a request, and abort it if it still runs; ignore unknown ids, and with `sink` a
+        newer request of the same id."""
         if sink is None or self._output.sink(request_id) is sink:
             self._end(request_id)
 

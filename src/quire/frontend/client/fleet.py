@@ -15,7 +15,7 @@ from quire.frontend.client.halves import Halves
 from quire.frontend.client.interface import CoreClient
 from quire.frontend.client.merged_calls import call_all
 from quire.frontend.client.replica_configs import replica_configs, shared_memory
-from quire.frontend.client.standby import Standby
+from quire.frontend.client.standby import FarCores, Standby
 from quire.frontend.client.supervisor import CoreState, Replica, ReplicaUser
 from quire.parallel.shared_memory import SharedFile
 from quire.routing.halves import Ended, most_alone
@@ -23,7 +23,6 @@ from quire.routing.ledger import Ledger
 from quire.system.tasks import all_of
 
 if TYPE_CHECKING:
-    from quire.frontend.far.gate import Gate
     from quire.frontend.output.request_state import RequestState
 
 
@@ -60,7 +59,7 @@ class Fleet:
         numbers: range = range(1),
         first: CoreClient | None = None,
         memory: SharedFile | None = None,
-        gate: Gate | None = None,
+        gate: FarCores | None = None,
     ) -> None:
         self._user, self._numbers, count = user, numbers, len(numbers)
         self.stepped = asyncio.Event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from quire.frontend.client.core_client import HURRIED_SECONDS
 from quire.frontend.client.interface import CoreClient
@@ -76,6 +77,22 @@ class Standby:
             logger.warning("no standby engine core: %s", error)
         else:
             self.client = client
+
+
+class FarCores(Protocol):
+    """Where cores on other machines are found.
+
+    Attributes:
+        ranks: their replicas' numbers.
+    """
+
+    ranks: range
+
+    def standby(self, rank: int) -> Standby:
+        """Return what makes clients for a replica."""
+
+    def close(self) -> None:
+        """Find no more. Harmless when repeated."""
 
 
 class NoStandby(Standby):
