@@ -31,7 +31,7 @@ from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.notices import notices_of
-from quire.server.openai.chat import read_chat
+from quire.server.openai.chat_request import read_chat
 from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import respond
 from quire.server.openai.protocol import ChatRequest

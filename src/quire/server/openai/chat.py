@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field, replace
-from functools import partial
+from dataclasses import field
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -17,7 +16,6 @@ from quire.frontend.output.stream import OutputSink, OutputStream
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.http.body import read_request
 from quire.server.message_parts import mend_chat
-from quire.server.notices import all_notices
 from quire.server.openai.answers import (
     AssistantMessage,
     ChatChoice,
@@ -29,8 +27,8 @@ from quire.server.openai.answers import (
     PromptLogprobs,
 )
 from quire.server.openai.beams import search, search_params
-from quire.server.openai.calls import at_fault
-from quire.server.openai.conversation import chat_prompt, echoed, plain_form, rendered
+from quire.server.openai.chat_request import read_chat
+from quire.server.openai.conversation import echoed, rendered
 from quire.server.openai.generation import (
     Generation,
     TextEvent,
@@ -43,10 +41,7 @@ from quire.server.openai.generation import (
 )
 from quire.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai.protocol import ChatRequest
-from quire.server.openai.reasoning import template_kwargs
-from quire.server.openai.sampling import chat_params, check_stream_options
-from quire.server.openai.tools import ChoiceReader, Reading, read_tools, with_tools
-from quire.server.request_options import request_options
+from quire.server.openai.tools import ChoiceReader, Reading
 from quire.server.state import request_id, server_state
 from quire.server.turns import Pace, Turns, in_turns
 from quire.system.records import dataclass
@@ -67,35 +62,6 @@ async def create_chat_completion(request: Request) -> Response:
         echoed=echoed(body),
     )
     return await respond(answer, request, stream=bool(body.stream))
-
-
-def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Generation, Reading]:
-    """Return a conversation's generation, and how to read its answer; for all APIs.
-
-    Raises:
-        ApiError, InvalidRequestError: names the wrong field.
-    """
-    server = server_state(request)
-    model = server.served_name(body.model)
-    engine = server.live_engine()
-    check_stream_options(request, body)
-    body = plain_form(request, body)
-    reading = replace(read_tools(body, server.parsers), functions=body.functions is not None)
-    body.chat_template_kwargs = template_kwargs(request, body)
-    params = chat_params(body, engine.default_sampling_params, engine.resolved.config.max_logprobs)
-    call = Generation(
-        response_id,
-        model,
-        with_tools(params, body, reading, engine.tokenizer),
-        [chat_prompt(body, server)],
-        server,
-        request_options(request, body),
-        notices=all_notices(request),
-        prompt_field="messages",
-        limit_field="max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
-        blame=partial(at_fault, body.tools, engine) if body.tools else None,
-    )
-    return call, reading
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from quire.server.http.body import read_query, read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.notices import ignore
-from quire.server.openai.chat import read_chat
+from quire.server.openai.chat_request import read_chat
 from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import Generation, respond
 from quire.server.openai.protocol import ChatRequest

@@ -1,0 +1,48 @@
+"""Turns the request of a conversation into a generation, for all APIs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from starlette.requests import Request
+
+from quire.server.notices import all_notices
+from quire.server.openai.calls import at_fault
+from quire.server.openai.conversation import chat_prompt, plain_form
+from quire.server.openai.generation import Generation
+from quire.server.openai.protocol import ChatRequest
+from quire.server.openai.reasoning import template_kwargs
+from quire.server.openai.sampling import chat_params, check_stream_options
+from quire.server.openai.tools import Reading, read_tools, with_tools
+from quire.server.request_options import request_options
+from quire.server.state import server_state
+
+
+def read_chat(request: Request, body: ChatRequest, response_id: str) -> tuple[Generation, Reading]:
+    """Return a conversation's generation, and how to read its answer.
+
+    Raises:
+        ApiError, InvalidRequestError: names the wrong field.
+    """
+    server = server_state(request)
+    model = server.served_name(body.model)
+    engine = server.live_engine()
+    check_stream_options(request, body)
+    body = plain_form(request, body)
+    reading = replace(read_tools(body, server.parsers), functions=body.functions is not None)
+    body.chat_template_kwargs = template_kwargs(request, body)
+    params = chat_params(body, engine.default_sampling_params, engine.resolved.config.max_logprobs)
+    call = Generation(
+        response_id,
+        model,
+        with_tools(params, body, reading, engine.tokenizer),
+        [chat_prompt(body, server)],
+        server,
+        request_options(request, body),
+        notices=all_notices(request),
+        prompt_field="messages",
+        limit_field="max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",
+        blame=partial(at_fault, body.tools, engine) if body.tools else None,
+    )
+    return call, reading
