@@ -16,6 +16,8 @@ from quire.routing.load import Load, Sent
 
 MEMORY = 64
 """Ended requests in the running mean of an answer's length."""
+FEW = 8
+"""So many bits of a mask are found faster one by one."""
 
 
 class Prompt(NamedTuple):
@@ -100,7 +102,7 @@ class CacheAwareRouter:
             group = cache.holders(hashes[cached - 1]) & left if cached else left
             left ^= group
             own = self._prefill_seconds(prompt.num_tokens, cached)
-            deepest = [replica for replica in rest if group >> replica & 1]
+            deepest = _members(group, rest)
             soonest = min([waits[replica] for replica in deepest])
             if own + soonest <= best:
                 first = min([r for r in deepest if waits[r] == soonest], key=self._rank)
@@ -196,3 +198,15 @@ class CacheAwareRouter:
             self._ended = min(self._ended + 1, MEMORY)
             self._answer_tokens += (sent.answer_tokens - self._answer_tokens) / self._ended
             self._waits = [wait.seconds(self._answer_tokens) for wait in self._own_waits]
+
+
+def _members(mask: int, among: Iterable[int]) -> list[int]:
+    """Return the numbers of `among` whose bit is set, in ascending order."""
+    if mask.bit_count() > FEW:
+        return [number for number in among if mask >> number & 1]
+    found = []
+    while mask:
+        lowest = mask & -mask
+        found.append(lowest.bit_length() - 1)
+        mask ^= lowest
+    return found
