@@ -40,6 +40,7 @@ class OpenAIServer:
         self.most_active = 0
         self.forgets = False
         self.resets = 0
+        self.profiles: list[str] = []
         self.url = ""
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -55,6 +56,10 @@ class OpenAIServer:
                     status = b"200 OK" if self.forgets else b"404 Not Found"
                     self.resets += self.forgets
                     writer.write(b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % status)
+                    continue
+                if b"_profile " in head.split(b"\r\n")[0]:
+                    self.profiles.append(head.split()[1].decode())
+                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
                     continue
                 if head.startswith(b"GET /v1/models "):
                     listed = json.dumps({"data": [{"id": name} for name in self.models]}).encode()

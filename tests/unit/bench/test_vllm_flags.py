@@ -11,7 +11,7 @@ import pytest
 from quire.bench.serving.load import make_load
 from quire.bench.serving.serve import run
 from quire.bench.serving.vllm_flags import applied
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, QuireError
 from tests.unit.bench.fake_server import serving
 from tests.unit.bench.parsed import bench_args
 
@@ -63,7 +63,7 @@ def test_vllms_command_line_writes_vllms_file(tmp_path: Path) -> None:
         *("--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,99"),
         *("--request-rate", "inf", "--seed", "1", "--num-warmups", "0", "--disable-tqdm"),
         *("--tokenizer", "path/of/weights", "--trust-remote-code", "--header", "X-Team=a"),
-        *("--save-result", "--save-detailed", "--append-result", "--result-filename", "r.json"),
+        *("--save-detailed", "--append-result", "--result-filename", "r.json"),
         *("--result-dir", str(tmp_path), "--label", "base", "--metadata", "tp=1"),
     ]
     with serving() as server:
@@ -84,3 +84,14 @@ def test_vllms_command_line_writes_vllms_file(tmp_path: Path) -> None:
         assert found[f"mean_{name}_ms"] > 0 <= found[f"std_{name}_ms"]
     assert [len(found[name]) for name in ("ttfts", "itls", "input_lens", "errors")] == [4] * 4
     assert len(server.bodies) == 2 * 3 * 4  # no warm-up
+
+
+def test_profiling_ends_also_if_the_load_fails() -> None:
+    with serving() as server:
+        run(bench_args("serve", *SMALL, "--profile", "--base-url", server.url))
+        assert server.profiles == ["/start_profile", "/stop_profile"]
+    with serving(lambda body: ["[DONE]"]) as server:
+        words = ("--profile", "--num-warmups", "0", "--base-url", server.url)
+        with pytest.raises(QuireError, match="requests failed"):
+            run(bench_args("serve", *SMALL, *words))
+        assert server.profiles == ["/start_profile", "/stop_profile"]

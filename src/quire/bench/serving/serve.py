@@ -7,7 +7,8 @@ import asyncio
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import TextIO
 
@@ -80,7 +81,7 @@ def _every_rate(args: argparse.Namespace, base_url: str) -> Row | list[Row]:
         from quire.bench.results import plots
 
         plots.draw(args.plot_dir, [(m.row, m.outcomes) for m in measured])
-    if args.save_result:
+    if args.save_result or args.append_result or args.save_detailed:
         from quire.bench.serving.vllm_results import save
 
         for each in measured:
@@ -110,34 +111,31 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
     model = asyncio.run(_ready_model(client, args, base_url))
     for _ in range(given.get("num_warmups", 1)):
         asyncio.run(_warm_up(client(), make_load(args, model, repetition=-1)))
-    if profiled := given.get("profile", False):
-        asyncio.run(_post(client(), "/start_profile"))
     samples: list[Row] = []
     outcomes: list[Outcome] = []
     energy, tokens = EnergyMeter(), 0
-    for repetition in range(first, first + args.repetitions):
-        load = make_load(args, model, repetition)
-        if load.fixed:
-            asyncio.run(_forget_prompts(client(), repetition))
-        before = asyncio.run(_reading(client()))
-        with energy:
-            outcomes, elapsed = asyncio.run(send(load, client))
-        tokens += sum(o.output_tokens for o in outcomes)
-        after = asyncio.run(_reading(client()))
-        split: Row = {}
-        lag: Row = {}
-        if before is not None and after is not None:
-            split, lag = between(before, after).shares, lag_ms(before, after)
-        found = sample(
-            outcomes,
-            elapsed,
-            slo=slo,
-            metrics=args.percentile_metrics,
-            percentiles=args.metric_percentiles,
-        )
-        samples.append({**found, "split": split, "event_loop_lag_ms": lag})
-    if profiled:
-        asyncio.run(_post(client(), "/stop_profile"))
+    with _profile(client) if given.get("profile") else nullcontext():
+        for repetition in range(first, first + args.repetitions):
+            load = make_load(args, model, repetition)
+            if load.fixed:
+                asyncio.run(_forget_prompts(client(), repetition))
+            before = asyncio.run(_reading(client()))
+            with energy:
+                outcomes, elapsed = asyncio.run(send(load, client))
+            tokens += sum(o.output_tokens for o in outcomes)
+            after = asyncio.run(_reading(client()))
+            split: Row = {}
+            lag: Row = {}
+            if before is not None and after is not None:
+                split, lag = between(before, after).shares, lag_ms(before, after)
+            found = sample(
+                outcomes,
+                elapsed,
+                slo=slo,
+                metrics=args.percentile_metrics,
+                percentiles=args.metric_percentiles,
+            )
+            samples.append({**found, "split": split, "event_loop_lag_ms": lag})
     settings: Row = {
         "num_clients": args.num_clients,
         "request_rate": "inf" if math.isinf(args.request_rate) else args.request_rate,
@@ -219,12 +217,22 @@ async def _ready_model(client: Callable[[], HTTPClient], args: argparse.Namespac
         await asyncio.sleep(_POLL_SECONDS)
 
 
-async def _post(connection: HTTPClient, path: str) -> None:
-    """Send a request without a body."""
+@contextmanager
+def _profile(client: Callable[[], HTTPClient]) -> Iterator[None]:
+    """Have the server profile itself during the block, also if that fails."""
+
+    async def post(path: str) -> None:
+        connection = client()
+        try:
+            await connection.text("POST", path)
+        finally:
+            await connection.close()
+
+    asyncio.run(post("/start_profile"))
     try:
-        await connection.text("POST", path)
+        yield
     finally:
-        await connection.close()
+        asyncio.run(post("/stop_profile"))
 
 
 async def _served_model(connection: HTTPClient, args: argparse.Namespace, url: str) -> str:

@@ -64,8 +64,8 @@ def add_requests(add: Flags) -> None:
 def add_results(add: Flags) -> None:
     """Add the flags of vLLM's file of results."""
     add("--save-result", False, "write a JSON file with vLLM's names for the last repetition")
-    add("--save-detailed", False, "also write the times and the text of each request there")
-    add("--append-result", False, "append to the file of --save-result")
+    add("--save-detailed", False, "the same with the times and the text of each request")
+    add("--append-result", False, "the same, appended to the file")
     add("--result-dir", ".", "folder of that file", type=str, metavar="DIR")
     add("--result-filename", None, "its name (default: from label, rate, model and time)")
     add("--label", None, "text to store in the rows and in that file (default: the backend)")
