@@ -15,6 +15,7 @@ from quire.checkpoint.presets import preset_names
 from quire.cli import serve
 from quire.cli.main import main
 from quire.cli.parser import Parser
+from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
 from tests.e2e.serving import serving
@@ -94,8 +95,8 @@ def test_the_command_says_what_was_planned(
     words = command_of(capsys.readouterr().out)
     parser = Parser()
     serve.add_arguments(parser)
-    printed = serve.engine_args(parser.parse(words[2:]))
-    asked = serve.engine_args(parser.parse(flags))
+    printed = EngineArgs.from_cli_args(parser.parse(words[2:]))
+    asked = EngineArgs.from_cli_args(parser.parse(flags))
     if asked.model in preset_names():
         asked = replace(asked, load_format="dummy")
     assert printed == asked

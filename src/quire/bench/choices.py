@@ -34,7 +34,7 @@ def add_flags(add: Flags, **defaults: list[str]) -> None:
     """Add `--dtype`, `--quantization` and `--kv-cache-dtype`, each with any number of values."""
     for name, values in CHOICES.items():
         default = defaults.get(name, DEFAULTS[name])
-        add("--" + name.replace("_", "-"), default, choices=values)
+        add("--" + name.replace("_", "-"), default, "values to measure", choices=values)
 
 
 def combinations(

@@ -22,7 +22,7 @@ TASKS = ("prefill", "decode", "batch", "startup")
 
 def latency(add: Flags) -> None:
     _lengths(add)
-    add("--batch-size", 1)
+    add("--batch-size", 1, "prompts in the batch")
     add(
         "--lora-rank",
         0,
@@ -33,11 +33,11 @@ def latency(add: Flags) -> None:
 
 def throughput(add: Flags) -> None:
     _lengths(add)
-    add("--num-prompts", 64)
+    add("--num-prompts", 64, "prompts, all sent at once")
 
 
 def startup(add: Flags) -> None:
-    add("--input-len", 16)
+    add("--input-len", 16, "prompt tokens")
 
 
 def start_timeout(add: Flags) -> None:
@@ -85,16 +85,16 @@ def kernels(add: Flags) -> None:
     text = "instruction sets (default: the most capable)"
     add("--isa", None, text, nargs="+", metavar="NAME")
     choices.add_flags(add, dtype=["bfloat16"])
-    add("--num-threads", None, "(default: one per core)", type=count)
+    add("--num-threads", None, "compute threads (default: one per core)", type=count)
     add("--block-size", 16, "tokens per KV block")
     add("--max-num-seqs", 64, "maximum rows of logits and decoding sequences")
     add("--torch", False, "also time torch's own ops (needs torch)")
     add("--seconds", 0.03, "time per repetition; at least one call runs", metavar="S")
-    add("--seed", 0, type=int)
+    add("--seed", 0, "seed of the random weights and inputs", type=int)
 
 
 def ablate(add: Flags) -> None:
-    add("--switch", ABLATIONS, "(default: all)", choices=ABLATIONS)
+    add("--switch", ABLATIONS, "optimizations to measure (default: all)", choices=ABLATIONS)
     _lengths(add)
     add("--num-streams", 8, "decoding streams")
     add("--prefix-len", 1024, "tokens of a shared prefix and of a long prompt")
@@ -110,7 +110,7 @@ def compare(add: Flags) -> None:
         metavar="NAME=PYTHON",
     )
     add("--peers-only", False, "compare only with the peers of --peer")
-    text = "(default: all; startup with weights on disk)"
+    text = "what to measure (default: all; startup with weights on disk)"
     add("--tasks", None, text, nargs="+", choices=TASKS)
     _lengths(add)
     add("--num-prompts", 16, "concurrent prompts of the task batch")
@@ -140,7 +140,7 @@ def quality(add: Flags) -> None:
         type=Path,
     )
     choices.add_flags(add)
-    add("--num-threads", None, "(default: the engine's choice)", type=count)
+    add("--num-threads", None, "compute threads (default: the engine's choice)", type=count)
 
 
 def _lengths(add: Flags) -> None:

@@ -12,6 +12,7 @@ from types import FrameType
 
 from quire.bench import flags
 from quire.bench.serving import serve_flags
+from quire.core.errors import ConfigError
 from quire.core.registry import Registry
 from quire.resolve.flags import Flags, add_engine_flags
 
@@ -44,7 +45,7 @@ _PRINTERS = Registry(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add every benchmark with its flags to `parser`."""
-    benches = parser.add_subparsers(dest="bench", required=True, metavar="BENCHMARK")
+    benches = parser.add_subparsers(dest="bench", metavar="BENCHMARK")
     for name, (text, add) in _FLAGS.items():
         bench = benches.add_parser(name, help=text, description=text)
         add(Flags(bench.add_argument_group("workload")))
@@ -52,7 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "serve":
             serve_flags.add_results(results)
         if name != "quality":  # it measures no time
-            results("--repetitions", 9 if name == "kernels" else 3, "", "--num-iters")
+            text = "measurements; the table has their median"
+            results("--repetitions", 9 if name == "kernels" else 3, text, "--num-iters")
         text = "write the rows there; append to a .jsonl file"
         results("--json", None, text, "--output-json", type=Path)
         drawn = _SERVE_PICTURES if name == "serve" else "each number, one bar per row"
@@ -67,8 +69,10 @@ def run(args: argparse.Namespace) -> int:
     """Run the benchmark, print its table, write its rows; return 1 if requests failed, else 0.
 
     Raises:
-        QuireError: the benchmark could not run.
+        QuireError: no benchmark is named, or it could not run.
     """
+    if args.bench is None:
+        raise ConfigError(f"Name a benchmark: {', '.join(BENCHMARKS.names())}.", param="bench")
     from quire.bench.machine import circumstances
     from quire.bench.results.report import print_grid, print_table, write_json
 

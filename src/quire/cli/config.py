@@ -12,7 +12,6 @@ from typing import Any, TextIO
 from quire.cli import serve
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved, resolve
-from quire.resolve.flags import engine_args
 from quire.resolve.vllm_flags import FOREIGN, PREFIX, foreign_values
 from quire.system import env
 from quire.system.hardware import detect
@@ -65,7 +64,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 def values(namespace: argparse.Namespace) -> list[Value]:
     """Return all settings of `quire serve`; raises as `run`."""
-    args = engine_args(namespace)
+    args = EngineArgs.from_cli_args(namespace)
     resolved = resolve(args, detect())
     return [*engine_values(namespace, args, resolved), *server_values(namespace)]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError, QuireError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, engine_flags_from
+from quire.resolve.flags import Flags, add_engine_flags, engine_flags_from
 from quire.system import env
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", None, "write the report as JSON", type=Path)
     add("--plot", None, "write the roofline plot as PNG", type=Path)
     add("--save-profile", None, "write the evidence, for --profile", type=Path)
-    EngineArgs.add_cli_args(parser)
+    add_engine_flags(parser, positional=True)
 
 
 def run(namespace: argparse.Namespace) -> int:

@@ -63,13 +63,14 @@ class Parser(argparse.ArgumentParser):
             raise
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """Parse `argv` and the file of its --config; exit with 2 for unknown flags.
+        """Parse `argv` and the file of its --config, with MODEL as --model; exit with 2 for unknown
+        flags.
 
         The namespace also has the sources of values: `given`, names that the command line sets, and
         `file_values`, name → the file's value.
 
         Raises:
-            ConfigError: a line of the file is wrong.
+            ConfigError: a line of the file is wrong, or MODEL and --model differ.
         """
         command, words = _leaf(self, argv)
         argv = [*argv[: len(argv) - len(words)], *(words := plain_words(command, words))]
@@ -89,6 +90,13 @@ class Parser(argparse.ArgumentParser):
                 self.error(f"unknown flag {flag}; {hint}")
         if unknown:
             self.error(f"unexpected argument {unknown[0]!r}; see {command.prog} --help")
+        if (model := given.get("model_tag")) is not None:
+            if given.get("model", model) != model:
+                raise ConfigError(
+                    f"MODEL is {model} and --model is {given['model']}; give one of them.",
+                    param="--model",
+                )
+            namespace.model = model
         namespace.given = frozenset(given)
         namespace.file_values = values
         return namespace

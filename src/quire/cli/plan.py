@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from quire.checkpoint.presets import preset_config
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, add_engine_flags, engine_args, engine_flags_from
+from quire.resolve.flags import Flags, add_engine_flags, engine_flags_from
 
 if TYPE_CHECKING:
     from quire.explain.fit import Fit
@@ -50,7 +50,7 @@ def run(namespace: argparse.Namespace) -> int:
     from quire.resolve.engine import RANDOM_WEIGHTS
     from quire.system.hardware import detect
 
-    args = engine_args(namespace)
+    args = EngineArgs.from_cli_args(namespace)
     hardware = detect()
     limits = load_limits(hardware.cores)
     if namespace.measure:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from quire.core.config import ProfilerConfig
 from quire.core.extras import require
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, engine_args
+from quire.resolve.flags import Flags, add_engine_flags
 
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM
@@ -25,7 +25,6 @@ Prompts = list[list[int]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the run, the outputs and the engine's flags to `parser`."""
-    parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
     add = Flags(parser.add_argument_group("run"))
     add("--input-len", 128, "tokens per prompt")
     add("--output-len", 32, "tokens generated per prompt; 1 profiles prompts only")
@@ -37,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trace", None, "run again and write a trace for Perfetto", type=Path, metavar="DIR")
     text = "run again with front end and core under cProfile, and write files for pstats"
     add("--python", None, text, type=Path, metavar="DIR")
-    EngineArgs.add_cli_args(parser)
+    add_engine_flags(parser, positional=True)
 
 
 def run(namespace: argparse.Namespace) -> int:
@@ -54,7 +53,7 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def _engine_args(namespace: argparse.Namespace) -> EngineArgs:
-    args = engine_args(namespace)
+    args = EngineArgs.from_cli_args(namespace)
     if namespace.trace is None:
         return args
     require("torch", "--trace", "--trace")

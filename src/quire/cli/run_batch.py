@@ -14,7 +14,7 @@ from quire.cli.serve import add_answer_flags
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, add_engine_flags, engine_args
+from quire.resolve.flags import Flags, add_engine_flags
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def run(namespace: argparse.Namespace) -> int:
 
     source: Path = namespace.input_file
     target: Path = namespace.output_file
-    args = engine_args(namespace)
+    args = EngineArgs.from_cli_args(namespace)
     if not source.is_file():
         raise ConfigError(f"There is no file {source}.", param="--input-file")
     if target.exists() and target.samefile(source):

@@ -19,7 +19,7 @@ from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size
-from quire.resolve.flags import Flags, add_engine_flags, engine_args
+from quire.resolve.flags import Flags, add_engine_flags
 from quire.server.http import listener
 from quire.system import env
 from quire.system.garbage import no_collection
@@ -117,7 +117,7 @@ def run(namespace: argparse.Namespace) -> int:
         from quire.frontend.client.core_client import ProcessClient
         from quire.frontend.client.core_process import CORE_COMMAND, core_command
 
-    args = engine_args(namespace)
+    args = EngineArgs.from_cli_args(namespace)
     lends, command = namespace.headless or namespace.node_rank > 0, core_command(args)
     if lends or command != CORE_COMMAND:
         namespace.core.kill()

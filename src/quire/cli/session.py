@@ -58,11 +58,14 @@ def add_sampling_flags(parser: argparse.ArgumentParser) -> None:
         "context)",
         type=int,
     )
-    add("--temperature", None, "0 is greedy", type=float)
-    add("--top-p", type=float)
-    add("--top-k", type=int)
-    add("--min-p", type=float)
-    add("--repetition-penalty", type=float)
+    text = "0 takes the likeliest token; more is more random (default of all these: the model's)"
+    add("--temperature", None, text, type=float)
+    add("--top-p", None, "sample from the likeliest tokens with this total probability", type=float)
+    add("--top-k", None, "sample from so many of the likeliest tokens", type=int)
+    text = "leave out tokens that are less likely than this share of the likeliest one"
+    add("--min-p", None, text, type=float)
+    text = "above 1 makes tokens that were used already less likely"
+    add("--repetition-penalty", None, text, type=float)
     add("--stop", None, "text that ends the answer; repeatable", action="append", metavar="TEXT")
     add("--ignore-eos", False, "continue after the model's end token")
     Flags(parser)(

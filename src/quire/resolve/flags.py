@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from quire.core.errors import ConfigError
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size, value_options
@@ -83,7 +82,7 @@ def add_engine_flags(
 
     Args:
         defaults: defaults that differ from those of `EngineArgs`.
-        positional: add MODEL, too; see `engine_args`.
+        positional: add MODEL, too, which `cli.parser` takes as --model.
     """
     if positional:
         parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
@@ -95,23 +94,6 @@ def add_engine_flags(
         type=Path,
     )
     EngineArgs.add_cli_args(parser, defaults)
-
-
-def engine_args(namespace: argparse.Namespace) -> EngineArgs:
-    """Return the engine's flags, including MODEL.
-
-    Raises:
-        ConfigError: MODEL and --model differ.
-    """
-    args = EngineArgs.from_cli_args(namespace)
-    model = namespace.model_tag
-    if model is None:
-        return args
-    if args.model not in (EngineArgs().model, model):
-        raise ConfigError(
-            f"MODEL is {model} and --model is {args.model}; give one of them.", param="--model"
-        )
-    return dataclasses.replace(args, model=model)
 
 
 def engine_flags_from(args: EngineArgs) -> list[str]:

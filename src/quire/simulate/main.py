@@ -42,8 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "prompts share a beginning; or a .csv with such columns",
         type=Path,
     )
-    add("--num-prompts", 1000)
-    add("--request-rate", math.inf, "a second", metavar="R")
+    add("--num-prompts", 1000, "requests")
+    text = "requests per second; inf sends each as soon as a client is free"
+    add("--request-rate", math.inf, text, metavar="R")
     add(
         "--burstiness",
         1.0,
@@ -69,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--hardware", THIS, text, metavar="NAME")
     add("--save-hardware", None, "keep the profile", type=Path)
-    add("--replicas", 1)
+    add("--replicas", 1, "machines, each with its own copy of the model")
     add(
         "--router",
         "least-loaded",
@@ -79,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = Flags(parser.add_argument_group("results"))
     add("--json", None, "write the numbers; append to a .jsonl file", type=Path)
     add("--plot", None, "draw them, as PNG; needs matplotlib", type=Path)
-    add_engine_flags(parser, {"load_format": "dummy"})
+    add_engine_flags(parser, {"load_format": "dummy"}, positional=True)
 
 
 def run(args: argparse.Namespace) -> int:

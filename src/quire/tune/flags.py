@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags, add_engine_flags, engine_args
+from quire.resolve.flags import Flags, add_engine_flags
 
 if TYPE_CHECKING:
     from quire.bench.serving.slo import Slo
@@ -119,7 +119,7 @@ def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo
     if args.output is not None and args.output.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError("--output must end in .yaml or .toml.", param="--output")
     slo, given_clients = Slo.parse(args.slo), args.num_clients is not None
-    start = engine_args(args)
+    start = EngineArgs.from_cli_args(args)
     changes = {"model": start.model, "num_clients": args.num_clients or 1}
     args = complete(argparse.Namespace(**(vars(args) | changes)))
     args.num_prompts = len(check_load(args))

@@ -81,7 +81,7 @@ def test_both_formats(tmp_path: Path, suffix: str, text: str) -> None:
 def test_the_command_line_wins(tmp_path: Path) -> None:
     words = ("there", "--max-num-seqs", "7", "--enable-prefix-caching", "--api-key", "mine")
     namespace = parse(tmp_path / "c.yaml", YAML, *words)
-    args = serve.engine_args(namespace)
+    args = EngineArgs.from_cli_args(namespace)
     assert (args.model, args.max_num_seqs, args.enable_prefix_caching) == ("there", 7, True)
     assert namespace.api_key == ["mine"]
     assert "max_num_seqs" not in namespace.file_values

@@ -1,9 +1,11 @@
 """The command's front: what it prints, what it returns, what it imports."""
 
+import argparse
 import contextlib
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 import quire
 from quire import __version__
 from quire.cli.main import COMMANDS, main
+from quire.cli.parser import Parser
 from quire.frontend.client.core_process import CoreProcess
 
 
@@ -40,6 +43,7 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["bnech"], "did you mean bench?"),
         (["--port", "80", "serve"], "unknown flag --port; flags follow the command"),
         (["zzz"], "known: bench, bug-report, chat"),
+        (["bench"], "Name a benchmark: ablate, compare"),
     ],
 )
 def test_other_words(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,6 +57,34 @@ def test_every_commands_help(name: str, capsys: pytest.CaptureFixture[str]) -> N
         main([name, "--help"])
     assert caught.value.code == 0
     assert f"quire {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_flag_has_a_help(name: str) -> None:
+    waiting = [parser_of(name)]
+    for parser in waiting:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += action.choices.values()
+            elif action.help != argparse.SUPPRESS:
+                assert action.help, action
+                assert not action.help.startswith("("), action
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["serve", "plan", "config", "run-batch", "chat", "explain", "profile", "simulate", "tune"],
+)
+def test_the_model_needs_no_flag(name: str) -> None:
+    files = ["-i", "a", "-o", "b"] if name == "run-batch" else []
+    slo = ["--slo", "ttft=1"] if name == "tune" else []
+    assert parser_of(name).parse(["qwen3-0.6b", *files, *slo]).model == "qwen3-0.6b"
+
+
+def parser_of(name: str) -> Parser:
+    parser = Parser(prog=f"quire {name}")
+    import_module(COMMANDS[name][0]).add_arguments(parser)
+    return parser
 
 
 @pytest.mark.parametrize(

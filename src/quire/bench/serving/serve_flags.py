@@ -144,9 +144,9 @@ def add_results(add: Flags) -> None:
     )
     text = "the same in vLLM's spelling: ttft:500 tpot:50"
     add("--goodput", None, text, nargs="+", metavar="NAME:MS")
-    text = f"(default: {','.join(METRICS)})"
+    text = f"metrics whose percentiles are reported (default: {','.join(METRICS)})"
     add("--percentile-metrics", METRICS, text, type=_metrics, metavar="NAMES")
-    text = f"(default: {','.join(f'{p:g}' for p in PERCENTILES)})"
+    text = f"which percentiles (default: {','.join(f'{p:g}' for p in PERCENTILES)})"
     add("--metric-percentiles", PERCENTILES, text, type=_percentiles, metavar="P,…")
     vllm_flags.add_results(add)
 

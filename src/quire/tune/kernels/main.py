@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = Flags(parser)
     add("--model", ["qwen3-0.6b"], "presets or models whose shapes to tune")
-    add("--op", OPS, "(default: both)", choices=OPS)
+    add("--op", OPS, "what to tune (default: both)", choices=OPS)
     add(
         "--rows",
         [1, 8, 32, 128],
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dtype=["bfloat16"], quantization=["none"], kv_cache_dtype=["auto"],
     )  # fmt: skip
     add("--isa", None, "instruction set (default: the most capable)", metavar="NAME")
-    add("--num-threads", None, "(default: one per core)", type=count)
+    add("--num-threads", None, "compute threads (default: one per core)", type=count)
     add(
         "--jobs",
         1,
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--repetitions", 5, "rounds to time")
     add("--seconds", 0.02, "time per call and round", metavar="S")
-    add("--seed", 0, type=int)
+    add("--seed", 0, "seed of the random weights and inputs", type=int)
     text = "folder for the tuning file (default: the cache, from which engines load it)"
     add("--output", None, text, type=Path, metavar="DIR")
 
