@@ -216,7 +216,8 @@ class EngineArgs:
     """Machines that share the pipeline stages. Each runs `quire serve` with the same flags and its
     own --node-rank."""
     master_addr: str = "127.0.0.1"
-    """Address at which node 0 listens for the other machines. Their traffic is not encrypted."""
+    """Address at which node 0 listens for the other machines. QUIRE_CLUSTER_TLS encrypts their
+    traffic; see docs/cluster.md."""
     master_port: int = 29501
     """Its port there. Machine N, unless it is the last, listens on this port + N."""
     distributed_executor_backend: Literal["mp", "uni", "none", "ray"] | None = None
