@@ -34,7 +34,8 @@ from numpy.typing import NDArray
 
 from quire.bench.machine import circumstances
 from quire.bench.results.report import jsonl, summarise, write_json
-from quire.core.config import CacheConfig, SharedKV
+from quire.core.config import CacheConfig
+from quire.core.kv_sharing import SharedKV
 from quire.core.messages import AddRequest
 from quire.core.options import KVTransfer, LentBlocks, RequestInputs, RequestOptions
 from quire.core.request import pack_tokens

@@ -32,7 +32,7 @@ from quire.bench.machine import circumstances
 from quire.bench.results.report import write_json
 from quire.core.config import SpeculativeConfig
 from quire.core.outputs import RequestMetrics
-from quire.executor.memory import resident_now
+from quire.executor.resident import resident_now
 from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.arguments import EngineArgs
 from quire.spec.text_index import ngram_proposer, suffix_proposer

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from quire import LLM, SamplingParams
-from quire.core.config import KVEventsConfig
+from quire.core.kv_sharing import KVEventsConfig
 from quire.frontend.client.core_client import ProcessClient
 from quire.system.hardware import detect
 from tests.e2e.serving import Server, serving, until

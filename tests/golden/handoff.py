@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from quire.core.config import SharedKV, TierConfig
+from quire.core.config import TierConfig
 from quire.core.images import ImageSpan
+from quire.core.kv_sharing import SharedKV
 from quire.core.messages import AddRequest, BlocksReturned, CoreOutput
 from quire.core.options import KVTransfer, RequestInputs, RequestOptions
 from quire.core.request import pack_tokens

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from quire.core.config import SharedKV
+from quire.core.kv_sharing import SharedKV
 from quire.core.messages import StepOutputs
 from quire.core.options import KVTransfer
 from quire.core.request import FinishReason

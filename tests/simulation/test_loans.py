@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quire.core.config import SchedulerConfig, SharedKV
+from quire.core.config import SchedulerConfig
+from quire.core.kv_sharing import SharedKV
 from quire.core.messages import AbortRequests, AddRequest, CoreInput, StepOutputs
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams

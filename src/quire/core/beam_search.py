@@ -7,9 +7,8 @@ from typing import ClassVar, Literal
 import msgspec
 
 from quire.core.errors import InvalidRequestError
-from quire.core.named_fields import Elsewhere, NamedFields
+from quire.core.named_fields import Elsewhere, NamedFields, check_types
 from quire.core.sampling_params import MAX_LOGPROBS
-from quire.core.typed import check_types
 from quire.system.records import dataclass
 
 MAX_WIDTH = MAX_LOGPROBS // 2

@@ -7,8 +7,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from quire.core.errors import InvalidRequestError
-from quire.core.named_fields import Elsewhere, NamedFields
-from quire.core.typed import check_types
+from quire.core.named_fields import Elsewhere, NamedFields, check_types
 
 WHOLE_CONTEXT = -1
 """As `truncate_prompt_tokens`: as many tokens as the model allows."""

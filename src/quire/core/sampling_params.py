@@ -8,10 +8,9 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from quire.core.errors import InvalidRequestError
-from quire.core.named_fields import Elsewhere, NamedFields
+from quire.core.named_fields import Elsewhere, NamedFields, check_types
 from quire.core.pooling_params import check_truncation
 from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks, WrittenStructure
-from quire.core.typed import check_types
 
 MAX_N = 128
 MAX_LOGPROBS = 20

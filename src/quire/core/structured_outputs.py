@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import InvalidRequestError
-from quire.core.typed import check_types
+from quire.core.named_fields import check_types
 
 KINDS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 

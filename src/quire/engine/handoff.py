@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from quire.core.config import TransferConfig
+from quire.core.kv_sharing import TransferConfig
 from quire.core.messages import BlocksLent, BlocksReturned, CoreOutput
 from quire.core.request import Request
 from quire.kv.hashing import BlockHasher

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from quire.core.config import KVEventsConfig
 from quire.core.errors import ConfigError
+from quire.core.kv_sharing import KVEventsConfig
 from quire.core.messages import BlockChanges
 from quire.kv.runs import BlockRun
 

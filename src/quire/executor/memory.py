@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from dataclasses import replace
-from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
 
 from quire.core.config import EngineConfig, StateConfig
 from quire.core.errors import OutOfMemoryError
@@ -30,14 +27,12 @@ WIDE_SPACING = 1024
 """Most tokens between the snapshots of a prompt, without attention."""
 RUNTIME_BYTES = 128 * 2**20
 """Upper bound of what Python and the engine use before the weights, without the tokenizer. 52 MiB
-were measured with `LLM`; that is rounded up to one `RUNTIME_STEP`, and one is to spare."""
+were measured with `LLM`; that is rounded up to one `resident.RUNTIME_STEP`, and one is to spare."""
 TOKEN_BYTES = 1024
 """Upper bound of a tokenizer's memory per token; `LLM` has it in the engine's process. 767 bytes
 were measured with a BPE tokenizer of 151,936 tokens."""
 GPU_RUNTIME_BYTES = 2**30
 """Assumed use of an otherwise idle GPU: a context, and torch's kernels."""
-RUNTIME_STEP = 64 * 2**20
-"""Resident memory is rounded up to this, so that the same start gives the same block count."""
 PROMPT_LOGPROB_ROWS = 64
 """Rows of logits that are computed at once for prompt log-probabilities."""
 
@@ -291,48 +286,6 @@ def activation_bytes(config: EngineConfig) -> int:
     plans = 2 if config.images or config.enable_prompt_embeds else 1
     step = plans * limits.max_num_batched_tokens * token + 2 * rows * logits
     return FLOAT32 * (step + rotations) + tower_activation_bytes(config)
-
-
-def resident_bytes(held: int = 0) -> int:
-    """Return `resident_now` without `held` bytes of weights, rounded up."""
-    return rounded(resident_now() - held)
-
-
-def resident_now() -> int:
-    """Return the resident bytes of this process; 0 if the system does not report them."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-class ResidentParts:
-    """Divides this process's resident memory into parts by when it came.
-
-    Attributes:
-        parts: part → its bytes, in order.
-    """
-
-    def __init__(self) -> None:
-        self.parts: dict[str, int] = {}
-        self._before = 0
-
-    def lap(self, part: str, besides: int = 0) -> None:
-        """Add the growth since the last lap, less the bytes `besides`, to `part`."""
-        now = resident_now() - besides
-        self.parts[part] = now - self._before
-        self._before = now
-
-    def __str__(self) -> str:
-        peak = max(self._before, 1024 * getrusage(RUSAGE_SELF).ru_maxrss)
-        parts = ", ".join(f"{part} {size / 2**20:,.0f}" for part, size in self.parts.items())
-        return f"resident {self._before / 2**20:,.0f} MiB, at most {peak / 2**20:,.0f}: {parts}"
-
-
-def rounded(held: int) -> int:
-    """Return the bytes, rounded up to a multiple of `RUNTIME_STEP`."""
-    return -(-max(0, held) // RUNTIME_STEP) * RUNTIME_STEP
 
 
 def expected_runtime(config: EngineConfig) -> int:

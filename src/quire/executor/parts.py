@@ -22,14 +22,9 @@ from quire.core.batch import (
 from quire.core.config import EngineConfig, SchedulerConfig, StateConfig
 from quire.core.dtypes import dtype_of
 from quire.core.sampling_params import SamplingParams
-from quire.executor.memory import (
-    MemoryPlan,
-    cannot_allocate,
-    plan_memory,
-    resident_bytes,
-    rounded,
-)
+from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory
 from quire.executor.peers import Peers
+from quire.executor.resident import resident_bytes, rounded
 from quire.models.adapters import named_targets, own_deltas
 from quire.models.decoder import Decoder
 from quire.models.memory import draft_weight_bytes, kv_bytes_of

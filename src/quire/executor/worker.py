@@ -16,8 +16,8 @@ from quire.executor.base import ForwardError, Prepare, StepSkippedError
 from quire.executor.facts import worker_facts
 from quire.executor.frames import Step
 from quire.executor.load_bar import load_bar
-from quire.executor.memory import ResidentParts
 from quire.executor.peers import Peers, Place
+from quire.executor.resident import ResidentParts
 from quire.executor.tiers import Tiers, open_tiers
 from quire.kv.lower_tiers import LowerTier
 from quire.models.adapters import lora_tables

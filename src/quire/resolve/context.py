@@ -7,7 +7,8 @@ from dataclasses import replace
 from quire.core.config import EngineConfig
 from quire.core.errors import CheckpointError
 from quire.core.model_config import ModelConfig
-from quire.executor.memory import RUNTIME_STEP, expected_runtime, longest_context
+from quire.executor.memory import expected_runtime, longest_context
+from quire.executor.resident import RUNTIME_STEP
 from quire.models.memory import draft_weight_bytes, kv_bytes_of
 from quire.models.weights.offload import held_weight_bytes
 from quire.models.weights.shares import worker_configs

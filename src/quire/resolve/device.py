@@ -1,12 +1,13 @@
-"""The device of the model, and its memory budget."""
+"""The device of the model, its memory budget, and weights outside of it."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import ON_TORCH, DeviceType, OpsProvider
+from quire.core.config import ON_TORCH, DeviceType, EngineConfig, OpsProvider
 from quire.core.errors import ConfigError
 from quire.core.extras import installed, require
+from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flag_values import value_error
 from quire.system import env
@@ -106,6 +107,44 @@ def memory_budget(
         return usable
     notes.append(f"memory budget {gib(budget)}: {share}.")
     return budget
+
+
+def offloaded_bytes(
+    args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
+) -> int:
+    """Return the most bytes of weights to leave in a mapped file, or with a GPU in host memory.
+
+    Raises:
+        ConfigError: there are not so many, or no memory for them.
+    """
+    limit = int(args.cpu_offload_gb * GIB)
+    if not args.cpu_offload_gb:
+        return 0
+    on_gpu = config.device == "cuda"
+    if args.ops in ON_TORCH and not on_gpu:
+        raise value_error(
+            args, "cpu_offload_gb", "the reference ops cannot read weights from files."
+        )
+    weights = layer_weights(config)
+    if limit > (most := sum(weights.values())):
+        raise value_error(args, "cpu_offload_gb", f"the layers' weights take {gib(most)} in all.")
+    if on_gpu and limit > (usable := int(AVAILABLE_SHARE * hardware.available_bytes)):
+        raise value_error(
+            args, "cpu_offload_gb",
+            f"{AVAILABLE_SHARE:.0%} of the host memory that is free now are {gib(usable)}.",
+        )  # fmt: skip
+    chosen = last_weights(weights, limit)
+    if not chosen:
+        least = list(weights.values())[-1] / GIB
+        raise value_error(
+            args, "cpu_offload_gb", f"the last layer's last weight takes {least:.4f} GiB."
+        )
+    notes.append(
+        f"cpu_offload_gb {args.cpu_offload_gb:g}: {len(chosen)} of the layers' {len(weights)} "
+        f"weights, {gib(sum(chosen.values()))} of {gib(most)}, stay in "
+        + ("host memory." if on_gpu else "a mapped file.")
+    )
+    return limit
 
 
 def gib(num_bytes: int) -> str:

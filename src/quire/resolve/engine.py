@@ -7,31 +7,27 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from quire.checkpoint import source as checkpoint
 from quire.checkpoint.source import ModelSource
 from quire.core.config import (
     HEAD_METHODS,
     ITL_STRETCH,
-    MAX_CONVERTED_HEAD_DIM,
-    ON_TORCH,
     DeviceType,
     EngineConfig,
     HashAlgo,
-    KVCacheDType,
     SchedulerConfig,
-    TransferConfig,
 )
 from quire.core.extras import require
+from quire.core.kv_sharing import TransferConfig
 from quire.core.model_config import ModelConfig
 from quire.models.cost import first_guess
 from quire.models.memory import parameter_count
-from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.capture import capture_sizes
 from quire.resolve.context import asked_context, with_fitting_context
-from quire.resolve.device import GIB, gib, memory_budget, resolve_device
+from quire.resolve.device import memory_budget, offloaded_bytes, resolve_device
 from quire.resolve.flag_values import value_error
 from quire.resolve.images import resolve_images
 from quire.resolve.kv_events import kv_events
@@ -46,14 +42,14 @@ from quire.resolve.model import (
 from quire.resolve.parallel import with_workers
 from quire.resolve.pooling import resolve_pooling
 from quire.resolve.profiler import checked, from_environment, parse_profiler_config
-from quire.resolve.quantization import resolve_quantization
+from quire.resolve.quantization import resolve_dtype, resolve_kv_dtype, resolve_quantization
 from quire.resolve.replicas import replica_share, with_ray
 from quire.resolve.speculative import check_draft, draft_fields, parse_speculative_config
 from quire.resolve.tiers import host_tiers
 from quire.resolve.transfer import with_transfer
 from quire.resolve.values import check_values, step_tokens
 from quire.system import env
-from quire.system.hardware import AVAILABLE_SHARE, Hardware
+from quire.system.hardware import Hardware
 from quire.system.records import dataclass
 from quire.text.tokenizers.tokenizer import Tokenizer
 from quire.text.tokenizers.tokenizer import load_tokenizer as open_tokenizer
@@ -111,9 +107,9 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     if source.kind == "dummy":
         notes.append(RANDOM_WEIGHTS)
     notes += filter(None, [yarn_warning(model)])
-    dtype = _dtype(args, model, device, notes)
+    dtype = resolve_dtype(args, model, device, notes)
     hash_algo = _hash_algo(args)
-    kv_dtype = _kv_cache_dtype(args, model, dtype)
+    kv_dtype = resolve_kv_dtype(args, model, dtype)
     quantized = resolve_quantization(args, source, model, notes)
     tokenizer_path = _tokenizer_path(args, source)
     config = EngineConfig(
@@ -207,7 +203,7 @@ def _completed(
     config = dataclasses.replace(config, lora=lora, kv_events=kv_events(events, args.replicas))
     config = with_workers(args, config, hardware, notes)
     config = _with_draft(args, config, hardware, notes)
-    offload = _cpu_offload(args, config, hardware, notes)
+    offload = offloaded_bytes(args, config, hardware, notes)
     config = dataclasses.replace(config, cpu_offload_bytes=offload)
     config = with_ray(args, with_fitting_context(args, config, notes), notes)
     return dataclasses.replace(config, step_timeout=_step_timeout(args, config))
@@ -257,113 +253,6 @@ def _itl_stretch(args: EngineArgs) -> float | None:
     """Return how much prompts may slow decoding; None for no limit."""
     stretch = ITL_STRETCH if args.max_itl_stretch is None else args.max_itl_stretch
     return None if args.max_num_batched_tokens or stretch > NO_STRETCH else stretch
-
-
-_DTYPES: dict[str, Literal["float32", "bfloat16", "float16"]] = {
-    "float32": "float32",
-    "float": "float32",
-    "bfloat16": "bfloat16",
-    "float16": "float16",
-    "half": "float16",
-}
-
-
-def _dtype(
-    args: EngineArgs, model: ModelConfig, device: DeviceType, notes: list[str]
-) -> Literal["float32", "bfloat16", "float16"]:
-    if args.dtype != "auto":
-        return _DTYPES[args.dtype]
-    if model.dtype == "float16":
-        if args.ops in ON_TORCH and device == "cpu":
-            notes.append(
-                "dtype float32: the reference ops compute the checkpoint's float16 slowly."
-            )
-            return "float32"
-        notes.append(
-            "dtype float16: the checkpoint's. Sums are float32; --dtype bfloat16 is faster on long "
-            "prompts, and rounds the weights."
-        )
-        return "float16"
-    dtype: Literal["float32", "bfloat16"] = "bfloat16" if model.dtype == "bfloat16" else "float32"
-    notes.append(f"dtype {dtype}: the checkpoint's.")
-    return dtype
-
-
-_KV_DTYPES: dict[str, KVCacheDType] = {
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "fp8": "fp8_e4m3",
-    "fp8_e4m3": "fp8_e4m3",
-    "fp8_e5m2": "fp8_e5m2",
-    "int8": "int8",
-    "int4": "int4",
-}
-
-
-def _kv_cache_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -> KVCacheDType:
-    kept = _KV_DTYPES.get(args.kv_cache_dtype, dtype)
-    if args.calculate_kv_scales and not kept.startswith("fp8"):
-        raise value_error(
-            args,
-            "calculate_kv_scales",
-            f"only an fp8 KV cache has scales to calculate, and this one is {kept}. "
-            "Add --kv-cache-dtype fp8.",
-        )
-    if kept != dtype and model.widest_head > MAX_CONVERTED_HEAD_DIM:
-        raise value_error(
-            args,
-            "kv_cache_dtype",
-            f"{kept} needs a head_dim of at most {MAX_CONVERTED_HEAD_DIM}; the model's is "
-            f"{model.widest_head}.",
-        )
-    if kept == "int4" and model.latent is not None:
-        raise value_error(
-            args,
-            "kv_cache_dtype",
-            "latent attention has no int4 cache: all heads' keys and values come from one row of "
-            "latents, and 4 bits would blur them all. Use int8.",
-        )
-    if kept == "int4" and model.head_dim % 8 != 0:
-        raise value_error(
-            args,
-            "kv_cache_dtype",
-            f"int4 needs a head_dim that 8 divides; the model's is {model.head_dim}. Use int8.",
-        )
-    return kept
-
-
-def _cpu_offload(
-    args: EngineArgs, config: EngineConfig, hardware: Hardware, notes: list[str]
-) -> int:
-    """Return the most bytes of weights to leave in a mapped file, or with a GPU in host memory."""
-    limit = int(args.cpu_offload_gb * GIB)
-    if not args.cpu_offload_gb:
-        return 0
-    on_gpu = config.device == "cuda"
-    if args.ops in ON_TORCH and not on_gpu:
-        raise value_error(
-            args, "cpu_offload_gb", "the reference ops cannot read weights from files."
-        )
-    weights = layer_weights(config)
-    if limit > (most := sum(weights.values())):
-        raise value_error(args, "cpu_offload_gb", f"the layers' weights take {gib(most)} in all.")
-    if on_gpu and limit > (usable := int(AVAILABLE_SHARE * hardware.available_bytes)):
-        raise value_error(
-            args, "cpu_offload_gb",
-            f"{AVAILABLE_SHARE:.0%} of the host memory that is free now are {gib(usable)}.",
-        )  # fmt: skip
-    chosen = last_weights(weights, limit)
-    if not chosen:
-        least = list(weights.values())[-1] / GIB
-        raise value_error(
-            args, "cpu_offload_gb", f"the last layer's last weight takes {least:.4f} GiB."
-        )
-    notes.append(
-        f"cpu_offload_gb {args.cpu_offload_gb:g}: {len(chosen)} of the layers' {len(weights)} "
-        f"weights, {gib(sum(chosen.values()))} of {gib(most)}, stay in "
-        + ("host memory." if on_gpu else "a mapped file.")
-    )
-    return limit
 
 
 def _num_threads(args: EngineArgs, hardware: Hardware, model: ModelConfig, notes: list[str]) -> int:

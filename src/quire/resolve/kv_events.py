@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
-from quire.core.config import KVEventsConfig
 from quire.core.extras import require
+from quire.core.kv_sharing import KVEventsConfig
 from quire.resolve.flag_values import read_json, wrong_flag
 
 FLAG = "--kv-events-config"

@@ -1,13 +1,13 @@
-"""The quantization of the weights: from the checkpoint, or from --quantization."""
+"""The types of numbers: of weights and activations, of the KV cache, of quantized weights."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal
 
 from quire.checkpoint.source import ModelSource
-from quire.core.config import ON_TORCH
+from quire.core.config import MAX_CONVERTED_HEAD_DIM, ON_TORCH, DeviceType, KVCacheDType
 from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Form
 from quire.core.registry import did_you_mean
@@ -28,6 +28,85 @@ _KERNELS = {
     "modelopt_fp4": "modelopt",
 }
 """vLLM's names for a checkpoint's method with one of its kernels → the method."""
+
+
+_DTYPES: dict[str, Literal["float32", "bfloat16", "float16"]] = {
+    "float32": "float32",
+    "float": "float32",
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "half": "float16",
+}
+
+
+def resolve_dtype(
+    args: EngineArgs, model: ModelConfig, device: DeviceType, notes: list[str]
+) -> Literal["float32", "bfloat16", "float16"]:
+    """Return the type of weights and activations."""
+    if args.dtype != "auto":
+        return _DTYPES[args.dtype]
+    if model.dtype == "float16":
+        if args.ops in ON_TORCH and device == "cpu":
+            notes.append(
+                "dtype float32: the reference ops compute the checkpoint's float16 slowly."
+            )
+            return "float32"
+        notes.append(
+            "dtype float16: the checkpoint's. Sums are float32; --dtype bfloat16 is faster on long "
+            "prompts, and rounds the weights."
+        )
+        return "float16"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16" if model.dtype == "bfloat16" else "float32"
+    notes.append(f"dtype {dtype}: the checkpoint's.")
+    return dtype
+
+
+_KV_DTYPES: dict[str, KVCacheDType] = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "fp8": "fp8_e4m3",
+    "fp8_e4m3": "fp8_e4m3",
+    "fp8_e5m2": "fp8_e5m2",
+    "int8": "int8",
+    "int4": "int4",
+}
+
+
+def resolve_kv_dtype(args: EngineArgs, model: ModelConfig, dtype: KVCacheDType) -> KVCacheDType:
+    """Return the type of keys and values, if weights and activations have `dtype`.
+
+    Raises:
+        ConfigError: the model or another flag does not allow it.
+    """
+    kept = _KV_DTYPES.get(args.kv_cache_dtype, dtype)
+    if args.calculate_kv_scales and not kept.startswith("fp8"):
+        raise value_error(
+            args,
+            "calculate_kv_scales",
+            f"only an fp8 KV cache has scales to calculate, and this one is {kept}. "
+            "Add --kv-cache-dtype fp8.",
+        )
+    if kept != dtype and model.widest_head > MAX_CONVERTED_HEAD_DIM:
+        raise value_error(
+            args,
+            "kv_cache_dtype",
+            f"{kept} needs a head_dim of at most {MAX_CONVERTED_HEAD_DIM}; the model's is "
+            f"{model.widest_head}.",
+        )
+    if kept == "int4" and model.latent is not None:
+        raise value_error(
+            args,
+            "kv_cache_dtype",
+            "latent attention has no int4 cache: all heads' keys and values come from one row of "
+            "latents, and 4 bits would blur them all. Use int8.",
+        )
+    if kept == "int4" and model.head_dim % 8 != 0:
+        raise value_error(
+            args,
+            "kv_cache_dtype",
+            f"int4 needs a head_dim that 8 divides; the model's is {model.head_dim}. Use int8.",
+        )
+    return kept
 
 
 @dataclass(frozen=True, slots=True)

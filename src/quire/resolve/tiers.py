@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import TierConfig, TransferConfig
+from quire.core.config import TierConfig
+from quire.core.kv_sharing import TransferConfig
 from quire.core.model_config import ModelConfig
 from quire.executor.memory import MOST_EMPTY_BLOCKS, STATE_SHARE
 from quire.models.memory import kv_bytes_per_token, state_bytes

@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from quire.core.config import ON_TORCH, KVRole, LoadFailurePolicy, TransferConfig
+from quire.core.config import ON_TORCH
+from quire.core.kv_sharing import KVRole, LoadFailurePolicy, TransferConfig
 from quire.core.model_config import ModelConfig
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs

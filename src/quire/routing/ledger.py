@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 
-from quire.core.config import SharedKV
+from quire.core.kv_sharing import SharedKV
 from quire.core.messages import BlocksLent, BlocksReturned, CoreInput
 from quire.core.options import LentBlocks
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.config import SharedKV
 from quire.core.dtypes import BFLOAT16, FLOAT32, DType
+from quire.core.kv_sharing import SharedKV
 from quire.core.model_config import ModelConfig
 from quire.layers.layer import Cache
 from quire.ops.interface import Ops

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from quire.core.config import EngineConfig, SharedKV
+from quire.core.config import EngineConfig
 from quire.core.cost import StepCost
 from quire.core.errors import ConfigError
+from quire.core.kv_sharing import SharedKV
 from quire.core.messages import AddRequest, CoreInput, StepOutputs
 from quire.executor.memory import most_kv_blocks
 from quire.models.memory import kv_bytes_of

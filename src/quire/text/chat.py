@@ -1,20 +1,16 @@
 """Chat messages to token ids, through the model's chat template.
 
-Special tokens in users' texts are ordinary text. Before rendering, an unguessable mark breaks every
-such token in a message. The template works as usual: it may trim, test or join messages. Then the
-marks are removed, and broken tokens are not read as control tokens. The same happens at the edges
-of a message if its neighbours could complete a special token. Other messages reach the template
-unchanged, and the result is tokenized as one text, as in Hugging Face's library.
+The result of the template is tokenized as one text, as in Hugging Face's library. Special tokens in
+users' texts are ordinary text (see `text.guard`).
 """
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
 from quire.core.errors import ConfigError, ContextLengthError, InvalidRequestError
-from quire.system.records import dataclass
+from quire.text.guard import Guard, RenderedChat, controls
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 _RESERVED = frozenset(
@@ -28,18 +24,6 @@ _LISTS = re.compile(r"for\s+\w+\s+in\s+\w+(?:\.content\b|\[['\"]content['\"]\])"
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names of a message's reasoning; templates read the first or the second."""
 _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class RenderedChat:
-    """A rendered chat: its text, and where a special token would come from the user.
-
-    Attributes:
-        breaks: positions in `text`, in order; a special token that reaches over one is text.
-    """
-
-    text: str
-    breaks: tuple[int, ...]
 
 
 def render_chat(
@@ -85,7 +69,7 @@ def render_chat(
         )
     knows_developers = DEVELOPER in source
     messages = [_normalized(message, knows_developers) for message in messages]
-    guard = _Guard(tokenizer.special_token_strings)
+    guard = Guard(tokenizer.special_token_strings)
     end = f"{guard.mark}end "
     prepared = _prepared(messages, guard, source, end if continue_final_message else None)
     text = render_template(
@@ -105,7 +89,7 @@ def render_chat(
 
 
 def _prepared(
-    messages: list[dict[str, Any]], guard: _Guard, source: str, end: str | None
+    messages: list[dict[str, Any]], guard: Guard, source: str, end: str | None
 ) -> list[dict[str, Any]]:
     """Return the messages for a template; `end` marks the end of the last one."""
     listed = _LISTS.search(source) is not None and "image" in source
@@ -175,7 +159,7 @@ def encode_chat(tokenizer: Tokenizer, chat: RenderedChat) -> list[int]:
     if not chat.breaks:
         return tokenizer.encode(chat.text, add_special_tokens=False)
     return tokenizer.encode_with_controls(
-        chat.text, _controls(chat, tokenizer.special_token_strings)
+        chat.text, controls(chat, tokenizer.special_token_strings)
     )
 
 
@@ -209,7 +193,7 @@ def select_template(
     )
 
 
-def _prepare(message: dict[str, Any], guard: _Guard, index: int, listed: bool) -> dict[str, Any]:
+def _prepare(message: dict[str, Any], guard: Guard, index: int, listed: bool) -> dict[str, Any]:
     """Return a message for the template: everything protected, and content flattened to text.
 
     With `listed`, content with images stays a list of parts.
@@ -281,84 +265,3 @@ def _cut_at_end(text: str, end: str) -> str:
             param="continue_final_message",
         )
     return text[:at] if text.startswith(end, at) else text[:at].rstrip()
-
-
-class _Guard:
-    """Breaks special tokens in untrusted text with a mark, and finds the marks again."""
-
-    def __init__(self, special_tokens: tuple[str, ...]) -> None:
-        secret = os.urandom(16)
-        self.mark = "".join(chr(0xF0000 + byte) for byte in secret)  # private-use characters
-        self._pattern = _alternatives(special_tokens)
-        self._tails = tuple({token[cut:] for token in special_tokens for cut in _cuts(token)})
-        self._heads = tuple({token[:cut] for token in special_tokens for cut in _cuts(token)})
-
-    def protect(self, value: Any) -> Any:
-        """Return `value` with a break in every special token of its strings and keys."""
-        if isinstance(value, str):
-            return self._protect_text(value)
-        if isinstance(value, (list, tuple)):
-            return [self.protect(item) for item in value]
-        if isinstance(value, dict):
-            return {self._break(str(key)): self.protect(item) for key, item in value.items()}
-        return value
-
-    def _protect_text(self, text: str) -> str:
-        broken = self._break(text)
-        stripped = broken.strip()
-        if stripped.startswith(self._tails):
-            at = len(broken) - len(broken.lstrip())
-            broken = broken[:at] + self.mark + broken[at:]
-        if stripped.endswith(self._heads):
-            at = len(broken.rstrip())
-            broken = broken[:at] + self.mark + broken[at:]
-        return broken
-
-    def _break(self, text: str) -> str:
-        """Return `text` with a mark after the first character of every special token."""
-        parts, position = [], 0
-        match = self._pattern.search(text)
-        while match:
-            cut = match.start() + 1
-            parts += [text[position:cut], self.mark]
-            position = cut
-            match = self._pattern.search(text, cut)
-        return "".join([*parts, text[position:]]) if parts else text
-
-    def lift(self, text: str) -> RenderedChat:
-        """Return `text` without the marks, and their places."""
-        parts = text.split(self.mark)
-        breaks, position = [], 0
-        for part in parts[:-1]:
-            position += len(part)
-            breaks.append(position)
-        return RenderedChat("".join(parts), tuple(breaks))
-
-
-def _cuts(token: str) -> range:
-    return range(1, len(token))
-
-
-def _alternatives(tokens: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern for any of `tokens`, the longest first."""
-    longest_first = sorted(tokens, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-
-
-def _controls(chat: RenderedChat, tokens: tuple[str, ...]) -> list[tuple[int, int]]:
-    """Return the special tokens in `chat` that contain no break."""
-    pattern = _alternatives(tokens)
-    controls: list[tuple[int, int]] = []
-    breaks = iter(chat.breaks)
-    following = next(breaks, None)
-    match = pattern.search(chat.text)
-    while match:
-        start, stop = match.span()
-        while following is not None and following <= start:
-            following = next(breaks, None)
-        inside = max(stop, start + 2)  # a mark can only follow a token of one character
-        broken = following is not None and following < inside
-        if not broken:
-            controls.append((start, stop))
-        match = pattern.search(chat.text, start + 1 if broken else stop)
-    return controls

@@ -28,7 +28,8 @@ from quire.text.composition import (
 from quire.text.json_schema import SchemaError, closed, rewritten, with_exponents, with_marks
 from quire.text.multiples import too_many_remainders
 from quire.text.structures import MAX_WRITTEN_BYTES, refused
-from quire.text.tag_formats import FormattedTag, newer_form, write_format
+from quire.text.tag_formats import FormattedTag, newer_form
+from quire.text.tag_writer import write_format
 
 MAX_GRAMMAR_BYTES = 256 * 2**10
 """Longest schema, expression, grammar or list of choices."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import zmq
 
-from quire.core.config import KVEventsConfig
+from quire.core.kv_sharing import KVEventsConfig
 from quire.engine.kv_events import END, BlockRemoved, BlockStored, KVEventBatch, of_rank
 
 SECONDS = 60

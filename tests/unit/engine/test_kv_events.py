@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire.core.config import KVEventsConfig
 from quire.core.errors import ConfigError
 from quire.core.images import ImageSpan
+from quire.core.kv_sharing import KVEventsConfig
 from quire.core.lora import LoRARequest
 from quire.core.messages import BlockChanges
 from quire.core.options import NO_INPUTS, RequestInputs, RequestOptions

@@ -20,9 +20,9 @@ from quire.executor.memory import (
     longest_context,
     most_kv_blocks,
     plan_memory,
-    resident_bytes,
     useful_blocks,
 )
+from quire.executor.resident import resident_bytes
 from tests.unit.executor.configs import TINY, config
 
 BLOCK = 16 * 256
@@ -135,7 +135,8 @@ def test_a_refusal_by_the_system_names_the_flags() -> None:
 
 PROGRAM = """
 from quire import LLM
-from quire.executor.memory import expected_runtime, resident_now
+from quire.executor.memory import expected_runtime
+from quire.executor.resident import resident_now
 from quire.explain.fit import memory_of
 
 with LLM(kv_cache_memory_bytes=2**23) as llm:

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import KVEventsConfig, TransferConfig
 from quire.core.errors import EngineDeadError, EngineRestartingError, InvalidRequestError
+from quire.core.kv_sharing import KVEventsConfig, TransferConfig
 from quire.core.messages import CoreInput
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams

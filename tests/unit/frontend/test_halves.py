@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import SharedKV
 from quire.core.cost import RooflineCost
+from quire.core.kv_sharing import SharedKV
 from quire.core.messages import AddRequest, BlocksReturned, CoreOutput, StepOutputs
 from quire.core.options import NOT_LENT, KVTransfer, LentBlocks, RequestInputs, RequestOptions
 from quire.core.request import FinishReason, Request, pack_tokens

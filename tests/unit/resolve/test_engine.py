@@ -12,7 +12,8 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, ModelNotFoundError
 from quire.core.layers import LatentConfig
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.engine import _kv_cache_dtype, engine_args, load_tokenizer, resolve
+from quire.resolve.engine import engine_args, load_tokenizer, resolve
+from quire.resolve.quantization import resolve_kv_dtype
 from quire.system.hardware import Hardware
 
 GIB = 2**30
@@ -111,10 +112,10 @@ def test_an_int4_kv_cache() -> None:
     config = resolve(args, MACHINE).config
     assert config.kv_cache_dtype == "int4"
     with pytest.raises(ConfigError, match="a head_dim that 8 divides; the model's is 36"):
-        _kv_cache_dtype(args, replace(config.model, head_dim=36), "bfloat16")
+        resolve_kv_dtype(args, replace(config.model, head_dim=36), "bfloat16")
     latent = LatentConfig(rank=64, rope_dim=16, nope_dim=32, value_dim=32, q_rank=None)
     with pytest.raises(ConfigError, match="latent attention has no int4 cache"):
-        _kv_cache_dtype(args, replace(config.model, latent=latent), "bfloat16")
+        resolve_kv_dtype(args, replace(config.model, latent=latent), "bfloat16")
 
 
 def test_a_kv_cache_of_8_bit_floats() -> None:

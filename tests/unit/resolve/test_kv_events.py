@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quire.core import extras
-from quire.core.config import KVEventsConfig
 from quire.core.errors import ConfigError
+from quire.core.kv_sharing import KVEventsConfig
 from quire.resolve.kv_events import kv_events
 
 ON = {"enable_kv_cache_events": True}

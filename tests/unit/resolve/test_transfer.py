@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import TransferConfig
 from quire.core.errors import ConfigError
+from quire.core.kv_sharing import TransferConfig
 from quire.core.layers import ShortConvConfig
 from quire.core.model_config import ModelConfig
 from quire.resolve import transfer as module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from quire.core.config import SharedKV
+from quire.core.kv_sharing import SharedKV
 from quire.core.messages import BlocksLent, BlocksReturned, CoreInput
 from quire.core.options import NOT_LENT, LentBlocks
 from quire.routing.ledger import Ledger

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from quire.core.config import SharedKV
 from quire.core.dtypes import BFLOAT16, FLOAT8_E4M3, HostArray, dtype_of
+from quire.core.kv_sharing import SharedKV
 from quire.models.memory import kv_bytes_per_token
 from quire.ops.array import address
 from quire.ops.torch_ops.provider import TorchOps

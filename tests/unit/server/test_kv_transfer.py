@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from quire.core.config import TransferConfig
 from quire.core.errors import InvalidRequestError
+from quire.core.kv_sharing import TransferConfig
 from quire.core.options import KVTransfer, RequestOptions
 from quire.frontend.input.options import check_options, without_surplus
 from quire.server.errors import ApiError

@@ -10,7 +10,8 @@ import pytest
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
-from quire.text.tag_formats import FormattedTag, write_format
+from quire.text.tag_formats import FormattedTag
+from quire.text.tag_writer import write_format
 from quire.text.tokenizers.vocabulary import FIRST_SPECIAL, byte_tokenizer
 
 BYTES = byte_tokenizer(2)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import EngineConfig, SharedKV
+from quire.core.config import EngineConfig
+from quire.core.kv_sharing import SharedKV
 from quire.parallel.shared_memory import SharedFile
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from quire.core.config import TransferConfig
 from quire.core.errors import InvalidRequestError
+from quire.core.kv_sharing import TransferConfig
 from quire.core.options import RequestOptions
 
 

@@ -7,9 +7,9 @@ from copy import copy
 from typing import Any
 
 from quire.core.errors import InvalidRequestError
+from quire.core.named_fields import check_types
 from quire.core.pooling_params import WHOLE_CONTEXT
 from quire.core.sampling_params import SamplingParams
-from quire.core.typed import check_types
 
 MAX_UNPACKED = 1024
 """A longer list of allowed tokens goes to the core as a bit mask."""

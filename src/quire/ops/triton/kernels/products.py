@@ -16,133 +16,7 @@ import triton.language as tl
 
 from quire.ops.triton.kernels.elementwise import activated
 from quire.ops.triton.kernels.overlap import begin
-
-
-@triton.jit
-def _codes(
-    w, row, k, stride, halves: tl.constexpr, even: tl.constexpr, block_k: tl.constexpr
-):  # fmt: skip
-    """Return what a weight stores of rows `row`, from column `k` on: [block_n, block_k (/ 2)].
-
-    stride: elements of a row.
-    halves: a byte has the codes of two columns; block_k is 128.
-    even: all the columns are there.
-    """
-    at = tl.arange(0, block_k)
-    if halves:
-        at = tl.arange(0, block_k // 2)
-        k = k // 2
-    where = row[:, None] * stride + k + at[None, :]
-    whole: tl.constexpr = even or halves
-    return tl.load(w + where) if whole else tl.load(w + where, (k + at < stride)[None, :], 0.0)
-
-
-@triton.jit
-def _first_codes(
-    w, row, k, stride, early: tl.constexpr, halves: tl.constexpr, even: tl.constexpr,
-    block_k: tl.constexpr,
-):  # fmt: skip
-    """Return the first `early` tiles of codes."""
-    found = ()
-    for i in tl.static_range(early):
-        tile = _codes(w, row, k + i * block_k, stride, halves, even, block_k)
-        found = found + (tile,)  # noqa: RUF005
-    return found
-
-
-@triton.jit
-def _by_group(
-    numbers, row, k, groups, height, group: tl.constexpr, block_k: tl.constexpr,
-    block_n: tl.constexpr,
-):  # fmt: skip
-    """Return the numbers of the groups of `block_k` columns, as float32 [block_n, block_k or 1].
-
-    numbers: [groups, height]; those of neighbouring rows lie together, so that they can be loaded
-        long before their use.
-    group: columns of a group; 0 if a row is one.
-    """
-    place = numbers + row[:, None]
-    if group == 0:
-        found = tl.load(place).to(tl.float32)
-    elif group % block_k == 0:
-        found = tl.load(place + tl.minimum(k // group, groups - 1) * height).to(tl.float32)
-    elif block_k % group == 0:
-        at = tl.minimum(k // group + tl.arange(0, block_k // group), groups - 1)
-        few = tl.load(place + at[None, :] * height).to(tl.float32)
-        wide = tl.broadcast_to(few[:, :, None], (block_n, block_k // group, group))
-        found = wide.reshape(block_n, block_k)
-    else:
-        at = tl.minimum((k + tl.arange(0, block_k)) // group, groups - 1)
-        found = tl.load(place + at[None, :] * height).to(tl.float32)
-    return found
-
-
-@triton.jit
-def _float(codes, less):
-    """Return codes − less as float32; of unsigned bytes by their place in a float's fraction.
-
-    Conversions of integers run at an eighth of the speed of sums. `less` must be an integer.
-    """
-    if codes.dtype == tl.uint8:
-        wide = (codes.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + less)
-    else:
-        wide = codes.to(tl.float32) - less
-    return wide
-
-
-@triton.jit
-def _e2m1(codes):
-    """Return what 4-bit floats mean: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
-
-    Their three bits are the lowest of a float's exponent and the first of its fraction: 2^126 times
-    too small.
-    """
-    wide = codes.to(tl.int32)
-    bits = ((wide & 7) << 22) | ((wide & 8) << 28)
-    return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37
-
-
-@triton.jit
-def _numbers(
-    codes, scale, zero, offset, book, row, k, groups, height,
-    form: tl.constexpr, group: tl.constexpr, block_k: tl.constexpr, block_n: tl.constexpr,
-    compute: tl.constexpr,
-):  # fmt: skip
-    """Return what codes mean, as `compute` [block_n, block_k].
-
-    form: "dense" and "int8", which are numbers already; "codes", "e2m1", "zeros" and "offsets",
-        which are scaled by group; "book", whose codes are looked up first.
-    """
-    if form == "int8":
-        values = codes
-    elif form == "dense":
-        values = codes.to(compute)
-    else:
-        if form == "book":
-            wide = tl.load(book + codes.to(tl.int32))
-        elif form == "e2m1":
-            wide = _e2m1(codes)
-        elif form == "zeros":
-            less = _by_group(zero, row, k, groups, height, group, block_k, block_n)
-            if zero.dtype.element_ty == tl.uint8:
-                wide = _float(codes, less)
-            else:
-                wide = _float(codes, 0.0) - less
-        else:
-            wide = _float(codes, 0.0)
-        wide = wide * _by_group(scale, row, k, groups, height, group, block_k, block_n)
-        if form == "offsets":
-            wide = wide + _by_group(offset, row, k, groups, height, group, block_k, block_n)
-        values = wide.to(compute)
-    return values
-
-
-@triton.jit
-def _part(codes, part: tl.constexpr, halves: tl.constexpr):
-    """Return the codes of the first or second 64 columns."""
-    if halves:
-        codes = codes >> 4 if part == 1 else codes & 15
-    return codes
+from quire.ops.triton.kernels.weights import load_codes, load_first_codes, numbers_of, part_of
 
 
 @triton.jit
@@ -166,10 +40,9 @@ def _added(
     for part in tl.static_range(parts):
         at = k + part * depth
         rows = _rows(x, x_row, at, width, x_stride, even, depth).to(compute)
-        weights = _numbers(
-            _part(codes, part, halves), scale, zero, offset, book, w_row, at, groups, height, form,
-            group,
-            depth, block_n, compute,
+        weights = numbers_of(
+            part_of(codes, part, halves), scale, zero, offset, book, w_row, at, groups, height,
+            form, group, depth, block_n, compute,
         )  # fmt: skip
         left, right = rows, weights
         if swapped:
@@ -202,7 +75,7 @@ def _sum(
         )  # fmt: skip
     for k in range(start + early * block_k, end, block_k):
         acc = _added(
-            acc, _codes(w, w_row, k, stride, halves, even, block_k), x, x_row, x_stride, scale,
+            acc, load_codes(w, w_row, k, stride, halves, even, block_k), x, x_row, x_stride, scale,
             zero, offset, book, w_row, k, width, groups, height, form, group, halves, swapped, even,
             block_n, block_k, compute,
         )  # fmt: skip
@@ -307,7 +180,7 @@ def product(
         w_row = w_row // 2 + w_row % 2 * (num_columns // 2)
     start = tl.program_id(1) * segment
     end = tl.minimum(start + segment, width) if split else width
-    codes = _first_codes(w, w_row, start, stride, early, halves, even, block_k)
+    codes = load_first_codes(w, w_row, start, stride, early, halves, even, block_k)
     begin(overlap)
     row = (tile * block_m + tl.arange(0, block_m)).to(tl.int64)
     live = row < num_rows
@@ -351,13 +224,13 @@ def dequantize(
     row = tl.minimum(n, num_rows - 1).to(tl.int64)
     k = tl.program_id(1) * block_k
     compute: tl.constexpr = out.dtype.element_ty
-    codes = _codes(w, row, k, stride, halves, even, block_k)
+    codes = load_codes(w, row, k, stride, halves, even, block_k)
     parts: tl.constexpr = 2 if halves else 1
     depth: tl.constexpr = block_k // parts
     for part in tl.static_range(parts):
         at = k + part * depth
-        values = _numbers(
-            _part(codes, part, halves), scale, zero, offset, book, row, at, groups, height, form,
+        values = numbers_of(
+            part_of(codes, part, halves), scale, zero, offset, book, row, at, groups, height, form,
             group,
             depth, block_n, compute,
         )  # fmt: skip

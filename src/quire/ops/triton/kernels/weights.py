@@ -1,0 +1,131 @@
+"""What the products read of a weight: its codes, and what they mean."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_codes(
+    w, row, k, stride, halves: tl.constexpr, even: tl.constexpr, block_k: tl.constexpr
+):  # fmt: skip
+    """Return what a weight stores of rows `row`, from column `k` on: [block_n, block_k (/ 2)].
+
+    stride: elements of a row.
+    halves: a byte has the codes of two columns; block_k is 128.
+    even: all the columns are there.
+    """
+    at = tl.arange(0, block_k)
+    if halves:
+        at = tl.arange(0, block_k // 2)
+        k = k // 2
+    where = row[:, None] * stride + k + at[None, :]
+    whole: tl.constexpr = even or halves
+    return tl.load(w + where) if whole else tl.load(w + where, (k + at < stride)[None, :], 0.0)
+
+
+@triton.jit
+def load_first_codes(
+    w, row, k, stride, early: tl.constexpr, halves: tl.constexpr, even: tl.constexpr,
+    block_k: tl.constexpr,
+):  # fmt: skip
+    """Return the first `early` tiles of codes."""
+    found = ()
+    for i in tl.static_range(early):
+        tile = load_codes(w, row, k + i * block_k, stride, halves, even, block_k)
+        found = found + (tile,)  # noqa: RUF005
+    return found
+
+
+@triton.jit
+def by_group(
+    numbers, row, k, groups, height, group: tl.constexpr, block_k: tl.constexpr,
+    block_n: tl.constexpr,
+):  # fmt: skip
+    """Return the numbers of the groups of `block_k` columns, as float32 [block_n, block_k or 1].
+
+    numbers: [groups, height]; those of neighbouring rows lie together, so that they can be loaded
+        long before their use.
+    group: columns of a group; 0 if a row is one.
+    """
+    place = numbers + row[:, None]
+    if group == 0:
+        found = tl.load(place).to(tl.float32)
+    elif group % block_k == 0:
+        found = tl.load(place + tl.minimum(k // group, groups - 1) * height).to(tl.float32)
+    elif block_k % group == 0:
+        at = tl.minimum(k // group + tl.arange(0, block_k // group), groups - 1)
+        few = tl.load(place + at[None, :] * height).to(tl.float32)
+        wide = tl.broadcast_to(few[:, :, None], (block_n, block_k // group, group))
+        found = wide.reshape(block_n, block_k)
+    else:
+        at = tl.minimum((k + tl.arange(0, block_k)) // group, groups - 1)
+        found = tl.load(place + at[None, :] * height).to(tl.float32)
+    return found
+
+
+@triton.jit
+def as_float(codes, less):
+    """Return codes − less as float32; of unsigned bytes by their place in a float's fraction.
+
+    Conversions of integers run at an eighth of the speed of sums. `less` must be an integer.
+    """
+    if codes.dtype == tl.uint8:
+        wide = (codes.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True) - (8388608.0 + less)
+    else:
+        wide = codes.to(tl.float32) - less
+    return wide
+
+
+@triton.jit
+def e2m1_values(codes):
+    """Return what 4-bit floats mean: 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives.
+
+    Their three bits are the lowest of a float's exponent and the first of its fraction: 2^126 times
+    too small.
+    """
+    wide = codes.to(tl.int32)
+    bits = ((wide & 7) << 22) | ((wide & 8) << 28)
+    return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37
+
+
+@triton.jit
+def numbers_of(
+    codes, scale, zero, offset, book, row, k, groups, height,
+    form: tl.constexpr, group: tl.constexpr, block_k: tl.constexpr, block_n: tl.constexpr,
+    compute: tl.constexpr,
+):  # fmt: skip
+    """Return what codes mean, as `compute` [block_n, block_k].
+
+    form: "dense" and "int8", which are numbers already; "codes", "e2m1", "zeros" and "offsets",
+        which are scaled by group; "book", whose codes are looked up first.
+    """
+    if form == "int8":
+        values = codes
+    elif form == "dense":
+        values = codes.to(compute)
+    else:
+        if form == "book":
+            wide = tl.load(book + codes.to(tl.int32))
+        elif form == "e2m1":
+            wide = e2m1_values(codes)
+        elif form == "zeros":
+            less = by_group(zero, row, k, groups, height, group, block_k, block_n)
+            if zero.dtype.element_ty == tl.uint8:
+                wide = as_float(codes, less)
+            else:
+                wide = as_float(codes, 0.0) - less
+        else:
+            wide = as_float(codes, 0.0)
+        wide = wide * by_group(scale, row, k, groups, height, group, block_k, block_n)
+        if form == "offsets":
+            wide = wide + by_group(offset, row, k, groups, height, group, block_k, block_n)
+        values = wide.to(compute)
+    return values
+
+
+@triton.jit
+def part_of(codes, part: tl.constexpr, halves: tl.constexpr):
+    """Return the codes of the first or second 64 columns."""
+    if halves:
+        codes = codes >> 4 if part == 1 else codes & 15
+    return codes
