@@ -86,7 +86,7 @@ def _small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure the memory's bandwidth in less time, and fewer copies of a weight."""
     monkeypatch.setattr(case, "_MAX_COPIES", 4)
     make_reader = bandwidth.Reader.__init__
-    monkeypatch.setattr(bandwidth.measure, "__defaults__", (2**24,))
+    monkeypatch.setattr(bandwidth.reading.__wrapped__, "__defaults__", (2**24,))
     monkeypatch.setattr(
         bandwidth.Reader,
         "__init__",

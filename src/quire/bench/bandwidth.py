@@ -1,7 +1,7 @@
 """Measure the read bandwidth of this machine's memory, which bounds every decode step.
 
-`python -m quire.bench.bandwidth --threads N` prints GB/s. It is a separate process so that its
-buffer does not count in the engine's peak memory.
+`python -m quire.bench.bandwidth --threads N` reads the memory once per line of standard input, and
+prints GB/s. It is a separate process so that its buffer does not count in the engine's peak memory.
 
 Each thread ORs its slice of one int64 buffer that is larger than any cache. This only reads, needs
 almost no arithmetic, releases Python's lock, and uses exactly the requested threads. It was the
@@ -17,13 +17,14 @@ import contextlib
 import mmap
 import subprocess
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 
 from quire.core.errors import QuireError
 
 BUFFER_BYTES = 2**30
-PASSES = 8
 
 
 class Reader:
@@ -54,28 +55,43 @@ class Reader:
         return self._nbytes / (time.perf_counter() - start) / 1e9
 
 
-def read_bandwidth(threads: int, buffer_bytes: int = BUFFER_BYTES, passes: int = PASSES) -> float:
-    """Return the best of `passes` reads of `buffer_bytes`, in GB/s (10⁹ bytes per second).
+@contextlib.contextmanager
+def reading(threads: int, buffer_bytes: int = BUFFER_BYTES) -> Iterator[Callable[[], float]]:
+    """Start another process, and yield a function that has it read once and returns GB/s.
 
-    The result is a limit, and other load can only lower a read. So the best counts, not the mean.
+    Raises:
+        QuireError: the process failed.
     """
-    reader = Reader(threads, buffer_bytes)
-    return max(reader.read() for _ in range(passes))
-
-
-def measure(threads: int, buffer_bytes: int = BUFFER_BYTES) -> float:
-    """Return `read_bandwidth` of a fresh process, in GB/s."""
     command = [sys.executable, "-m", "quire.bench.bandwidth"]
     command += ["--threads", str(threads), "--buffer-bytes", str(buffer_bytes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise QuireError(f"The memory bandwidth could not be measured: {done.stderr.strip()}")
-    return float(done.stdout)
+    with (
+        tempfile.TemporaryFile("w+") as log,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+
+        def read() -> float:
+            with contextlib.suppress(BrokenPipeError):
+                print(file=process.stdin, flush=True)
+            assert process.stdout is not None
+            if line := process.stdout.readline():
+                return float(line)
+            log.seek(0)
+            raise QuireError(f"The memory bandwidth could not be measured: {log.read().strip()}")
+
+        try:
+            read()  # warms up
+            yield read
+        finally:
+            process.kill()
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Print this machine's read bandwidth in GB/s.")
+    parser = argparse.ArgumentParser(description="Print the memory's GB/s for each line of stdin.")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--buffer-bytes", type=int, default=BUFFER_BYTES)
     given = parser.parse_args()
-    print(read_bandwidth(given.threads, given.buffer_bytes))
+    reader = Reader(given.threads, given.buffer_bytes)
+    for _ in sys.stdin:
+        print(reader.read(), flush=True)

@@ -14,7 +14,7 @@ from quire.core.errors import QuireError
 from quire.core.lora import LoRARequest
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.models.memory import expert_bytes
 from quire.resolve.arguments import EngineArgs
 from quire.system.records import dataclass
@@ -77,6 +77,22 @@ class BenchEngine:
                     fix="Check that --input-len and --output-len fit into --max-model-len.",
                 )
         return [output.metrics for output in outputs]
+
+    def steps(self, prompts: list[list[int]], output_len: int) -> Iterator[tuple[int, float]]:
+        """Generate as `generate` does; yield tokens and seconds of each step.
+
+        A step runs when its item is taken. So the caller may do other work between steps.
+        """
+        params = SamplingParams(
+            temperature=0.0, max_tokens=output_len, ignore_eos=True,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )  # fmt: skip
+        for number, prompt in enumerate(prompts):
+            self.llm.add_request(f"step {number}", {"prompt_token_ids": prompt}, params)
+        while self.llm.has_unfinished_requests():
+            tokens, begin = self.llm.stats.generation_tokens, self.clock()
+            self.llm.step()
+            yield self.llm.stats.generation_tokens - tokens, self.clock() - begin
 
 
 @contextmanager

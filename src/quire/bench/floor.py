@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
 from quire.core.model_config import ModelConfig
 from quire.models.memory import looked_up_bytes, state_bytes, unchosen
 from quire.system.records import dataclass
+
+TURN_STEPS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +70,28 @@ def step_bytes(
         kv=batch_size * average_context * kv_bytes_per_token,
         states=2.0 * batch_size * state_bytes(model),
     )
+
+
+def in_turns(
+    steps: Iterable[tuple[int, float]], read: Callable[[], float], batch_size: int
+) -> Iterator[tuple[float, float]]:
+    """Read the memory before and after every few steps; yield tokens/s and GB/s of each turn.
+
+    Memory may be twice as fast at one moment as at the next, for instance in a virtual machine. A
+    rate and a bandwidth of the same moment have a steady ratio.
+
+    The first step of a turn does not count: the read has emptied the caches. Nor does a step that
+    gave fewer than `batch_size` tokens: it may have computed prompts.
+
+    Args:
+        steps: tokens and seconds of each step, which runs when its item is taken.
+        read: reads once; returns GB/s.
+    """
+    left, before = iter(steps), read()
+    while turn := list(islice(left, TURN_STEPS)):
+        after = read()
+        timed = [step for step in turn[1:] if step[0] >= batch_size]
+        if timed:
+            tokens, seconds = map(sum, zip(*timed, strict=True))
+            yield tokens / seconds, 2.0 / (1.0 / before + 1.0 / after)
+        before = after

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from quire.bench import adapters, bandwidth
 from quire.bench.energy import EnergyMeter
 from quire.bench.engine import TYPES, BenchEngine, open_engine
-from quire.bench.floor import step_bytes
+from quire.bench.floor import in_turns, step_bytes
 from quire.bench.machine import peak_rss_bytes, portable_name
 from quire.bench.progress import progress
 from quire.bench.results.report import Row, summarise
@@ -43,9 +43,8 @@ KEYS = (
 def run(args: argparse.Namespace) -> Row:
     """Run a warm-up, then `--repetitions` batches of new random prompts.
 
-    The bandwidth is measured after each batch, while the engine is idle, with the engine's number
-    of threads. So other load affects both. With `--lora-rank` each batch runs again with an
-    adapter.
+    Each batch runs again in turns with reads of the memory (see `against_floor`). With
+    `--lora-rank` it runs once more with an adapter.
     """
     _check_batch(args)
     adapters.enable(args)
@@ -71,7 +70,7 @@ def run(args: argparse.Namespace) -> Row:
             for repetition in range(args.repetitions):
                 with energy:
                     sample = one_batch(engine, args, repetition)
-                sample |= against_floor(engine, args, sample["decode_tok_s"])
+                sample |= against_floor(engine, args, repetition, sample["decode_tok_s"])
                 if adapter is not None:
                     adapted = one_batch(engine, args, repetition, adapter)
                     sample |= adapters.ratios(sample, adapted)
@@ -89,8 +88,7 @@ def one_batch(
     adapter: LoRARequest | None = None,
 ) -> Row:
     """Generate one batch and time it (repetition −1 is the warm-up)."""
-    seed = [args.seed, repetition + 1]
-    prompts = token_prompts(args.batch_size, args.input_len, engine.vocab_size, seed)
+    prompts = _prompts(engine, args, repetition)
     before = engine.reading_before()
     metrics = engine.generate(prompts, args.output_len, adapter)
     return {
@@ -121,8 +119,19 @@ def timings(metrics: Sequence[RequestMetrics], input_len: int, output_len: int) 
     }
 
 
-def against_floor(engine: BenchEngine, args: argparse.Namespace, decode_tok_s: float) -> Row:
-    """Measure the bandwidth; return it and the share of the memory floor (see `floor`)."""
+def against_floor(
+    engine: BenchEngine, args: argparse.Namespace, repetition: int, decode_tok_s: float
+) -> Row:
+    """Decode the batch again in turns with reads of the memory (see `floor.in_turns`).
+
+    The reads use the engine's number of threads.
+
+    Args:
+        decode_tok_s: the batch's rate, which counts if no step of a turn could be timed.
+
+    Returns:
+        the medians of all turns: `bandwidth_gb_s`, and the share of the memory floor.
+    """
     bytes_read = step_bytes(
         engine.model,
         dtype=engine.types["dtype"],
@@ -133,9 +142,19 @@ def against_floor(engine: BenchEngine, args: argparse.Namespace, decode_tok_s: f
         input_len=args.input_len,
         output_len=args.output_len,
     )
-    measured = bandwidth.measure(engine.num_threads)
-    fraction = bytes_read.floor_fraction(decode_tok_s, args.batch_size, measured)
-    return {"bandwidth_gb_s": measured, "floor_fraction": fraction}
+    with bandwidth.reading(engine.num_threads) as read:
+        steps = engine.steps(_prompts(engine, args, repetition), args.output_len)
+        turns = list(in_turns(steps, read, args.batch_size)) or [(decode_tok_s, read())]
+    shares = (bytes_read.floor_fraction(rate, args.batch_size, gb_s) for rate, gb_s in turns)
+    return {
+        "bandwidth_gb_s": statistics.median(gb_s for _, gb_s in turns),
+        "floor_fraction": statistics.median(shares),
+    }
+
+
+def _prompts(engine: BenchEngine, args: argparse.Namespace, repetition: int) -> list[list[int]]:
+    seed = [args.seed, repetition + 1]
+    return token_prompts(args.batch_size, args.input_len, engine.vocab_size, seed)
 
 
 def _check_batch(args: argparse.Namespace) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-from quire.bench.floor import StepBytes, step_bytes
+from quire.bench.floor import TURN_STEPS, StepBytes, in_turns, step_bytes
 from quire.core.layers import MoEConfig, RouteSpec, ShortConvConfig, SubLayerKind
 from quire.core.model_config import ModelConfig
 
@@ -89,3 +90,34 @@ def test_states_are_read_and_written() -> None:
     assert found.states == 2 * 3 * (2 * 8) * 4  # batch · (width - 1) · channels · bytes, twice
     plain = replace(found, states=0.0)
     assert found.floor_fraction(60.0, 3, 1e-3) > plain.floor_fraction(60.0, 3, 1e-3)
+
+
+def test_turns_compare_with_the_reads_before_and_after() -> None:
+    """Decoding always takes half of the memory's speed, which changes while it decodes."""
+    speeds = iter([20.0, 20.0, 5.0, 5.0])  # GB/s
+    read_at: list[int] = []
+    taken = 0
+
+    def read() -> float:
+        read_at.append(taken)
+        return next(speeds)
+
+    def steps() -> Iterator[tuple[int, float]]:
+        nonlocal taken
+        cold, prompt = (3, 9.0), (2, 7.0)  # neither counts
+        for rate, uncounted in ((10.0, prompt), (4.0, (0, 7.0)), (2.5, (3, 3 / 2.5))):
+            for step in (cold, uncounted, *[(3, 3 / rate)] * (TURN_STEPS - 2)):
+                taken += 1
+                yield step
+
+    rates, bandwidths = zip(*in_turns(steps(), read, 3), strict=True)
+    assert rates == pytest.approx((10.0, 4.0, 2.5))
+    assert bandwidths == pytest.approx((20.0, 8.0, 5.0))
+    assert read_at == [TURN_STEPS * turn for turn in range(4)]
+
+
+def test_a_last_turn_may_be_short_or_empty() -> None:
+    steps = [(1, 0.5)] * (TURN_STEPS + 3)
+    assert list(in_turns(steps, lambda: 8.0, 1)) == [(2.0, 8.0)] * 2
+    assert list(in_turns(steps[: TURN_STEPS + 1], lambda: 8.0, 1)) == [(2.0, 8.0)]
+    assert list(in_turns(steps[:1], lambda: 8.0, 1)) == []

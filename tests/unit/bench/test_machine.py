@@ -6,7 +6,9 @@ import json
 import subprocess
 import sys
 
-from quire.bench.bandwidth import measure, read_bandwidth
+import pytest
+
+from quire.bench.bandwidth import Reader, reading
 from quire.bench.machine import (
     describe_machine,
     git_commit,
@@ -14,6 +16,7 @@ from quire.bench.machine import (
     portable_command,
     portable_name,
 )
+from quire.core.errors import QuireError
 
 
 def test_the_machine_is_described_without_paths() -> None:
@@ -65,8 +68,15 @@ def test_peak_memory_counts_children() -> None:
 
 def test_bandwidth_is_positive_with_any_number_of_threads() -> None:
     for threads in (1, 2, 3):
-        assert read_bandwidth(threads, buffer_bytes=2**20, passes=2) > 0.0
+        assert Reader(threads, buffer_bytes=2**20).read() > 0.0
 
 
 def test_bandwidth_in_a_process_of_its_own() -> None:
-    assert measure(1, buffer_bytes=2**20) > 0.0
+    with reading(1, buffer_bytes=2**20) as read:
+        assert read() > 0.0
+        assert read() > 0.0
+
+
+def test_a_reader_that_fails_says_why() -> None:
+    with pytest.raises(QuireError, match="could not be measured: Traceback"), reading(1, -1):
+        pass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,6 +48,8 @@ class FakeLLM:
         self.short = 0
         self.adapters: list[LoRARequest | None] = []
         self.stats = EngineStats()
+        self.stepped = 0.0
+        self.running = self.left = 0
 
     def generate(
         self,
@@ -74,6 +76,26 @@ class FakeLLM:
             for i, p in enumerate(self.prompts[-1])
         ]
 
+    def add_request(
+        self, request_id: str, prompt: dict[str, list[int]], params: SamplingParams
+    ) -> None:
+        assert prompt["prompt_token_ids"] in self.prompts[-1]
+        assert params.max_tokens is not None
+        self.running, self.left = self.running + 1, params.max_tokens
+
+    def has_unfinished_requests(self) -> bool:
+        if not self.running:
+            self.stepped = 0.0  # the next batch has its own times
+        return self.running > 0
+
+    def step(self) -> None:
+        """Take 0.25 s, and give each request a token."""
+        self.stepped += 0.25
+        self.stats.generation_tokens += self.running
+        self.left -= 1
+        if not self.left:
+            self.running = 0
+
 
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
@@ -87,20 +109,22 @@ def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
         expert_bytes=0,
         kv_bytes_per_token=64,
         num_threads=2,
-        clock=lambda: fake.stats.last_step + 1.0,  # which was idle, and does not count
+        # One second was idle, and does not count.
+        clock=lambda: fake.stats.last_step + 1.0 + fake.stepped,
     )
 
     @contextmanager
     def opened(args: argparse.Namespace) -> Iterator[BenchEngine]:
         yield engine
 
-    def measured(threads: int) -> float:
+    @contextmanager
+    def reading(threads: int) -> Iterator[Callable[[], float]]:
         assert threads == 2
-        return 0.004
+        yield lambda: 0.004
 
     monkeypatch.setattr(latency, "open_engine", opened)
     monkeypatch.setattr(throughput, "open_engine", opened)
-    monkeypatch.setattr(bandwidth, "measure", measured)
+    monkeypatch.setattr(bandwidth, "reading", reading)
     return fake
 
 
@@ -137,8 +161,8 @@ def test_latency(llm: FakeLLM) -> None:
     assert row["tpot_ms"] == pytest.approx(20)
     assert row["peak_rss_bytes"] > 0
     assert row["bandwidth_gb_s"] == 0.004
-    # 50 steps/s of 10,000 + 4 × 12.5 × 64 bytes, of 4 million bytes/s.
-    assert row["floor_fraction"] == pytest.approx(50 * 13_200 / 4e6)
+    # In turns, 4 steps/s of 10,000 + 4 × 12.5 × 64 bytes, of 4 million bytes/s.
+    assert row["floor_fraction"] == pytest.approx(4 * 13_200 / 4e6)
     assert json.loads(json.dumps(row, allow_nan=False)) == row
 
 
