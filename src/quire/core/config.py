@@ -20,6 +20,7 @@ from quire.system.records import dataclass
 LoadFormat = Literal["auto", "safetensors", "gguf", "dummy"]
 DTypeName = Literal["auto", "float32", "bfloat16", "float16", "half", "float"]
 Policy = Literal["fcfs", "priority", "lpm"]
+LogprobsMode = Literal["raw_logprobs", "processed_logprobs", "raw_logits", "processed_logits"]
 HashAlgo = Literal["sha256", "xxhash"]
 PreemptionMode = Literal["auto", "recompute", "swap"]
 OpsProvider = Literal["auto", "reference", "cpu", "triton"]
@@ -306,6 +307,8 @@ class EngineConfig:
     enable_prompt_embeds: bool = False
     max_logprobs: int = 20
     """Most log-probabilities per token that a request may ask for."""
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+    """What a request's log-probabilities report; those of a prompt are raw_logprobs."""
     images: ImageConfig | None = None
     """None if no images are accepted."""
     lora: LoRAConfig | None = None

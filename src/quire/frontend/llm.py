@@ -21,7 +21,7 @@ from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.arrivals import Arrival, Arrivals
 from quire.frontend.each import as_list, one_each
 from quire.frontend.images.expand import pictured, without_images
-from quire.frontend.input.params import check_sampling_types
+from quire.frontend.input.params import check_sampling_types, check_summed
 from quire.frontend.input.prompts import Prompt
 from quire.frontend.interrupt import Interrupt, deferred_interrupt
 from quire.frontend.llm_engine import LLMEngine
@@ -164,6 +164,7 @@ class LLM(LLMEngine, PoolingMethods):
         """
         from quire.frontend.beam_search import beam_search
 
+        check_summed(self._input.config.logprobs_mode, "beam_search")
         ids = [self._input.tokens_of(prompt, params.max_tokens) for prompt in as_list(prompts)]
         found = beam_search(
             lambda beams, one: self.generate(beams, one, use_tqdm=False),

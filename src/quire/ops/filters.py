@@ -45,7 +45,7 @@ def filtered(logits: FloatRow, params: SamplingParams) -> tuple[Ids | None, Weig
     return ids, x
 
 
-def top_k(logits: FloatRow, k: int) -> Ids:
+def top_k(logits: FloatRow | Scaled, k: int) -> Ids:
     """Return ids of the k largest of `logits` [vocab], ascending; ties with the k-th stay."""
     at = len(logits) - k
     return np.flatnonzero(logits >= np.partition(logits, at)[at])

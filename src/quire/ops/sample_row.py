@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
-from quire.ops.filters import FloatRow, filtered, top_k
+from quire.ops.filters import FloatRow, Scaled, filtered, top_k
 from quire.ops.gumbel import draw
 from quire.system.records import dataclass
 
@@ -104,7 +104,29 @@ def sample_row(logits: FloatRow, row: SampleRow) -> int:
     return chosen if ids is None else int(ids[chosen])
 
 
-def row_logprobs(logits: FloatRow, token: int, k: int) -> TokenLogprobs:
+def processed(logits: FloatRow, row: SampleRow | None) -> Scaled:
+    """Return the logits that `sample_row` draws from, float64 [vocab]; -inf rules a token out.
+
+    Args:
+        row: None for a greedy row without edits.
+    """
+    if row is None:
+        return logits.astype(np.float64)
+    if row.edits is not None:
+        logits = logits.copy()
+        row.edits.apply(logits)
+    edited = logits.astype(np.float64)
+    if row.params.greedy:
+        return edited
+    ids, _ = filtered(logits, row.params)
+    kept = np.arange(len(logits)) if ids is None else ids
+    result = np.full_like(edited, -np.inf)
+    with np.errstate(over="ignore"):
+        result[kept] = edited[kept] / row.params.temperature
+    return result
+
+
+def row_logprobs(logits: FloatRow | Scaled, token: int, k: int) -> TokenLogprobs:
     """Return the log-probabilities of `token` and of the `k` likeliest, in float64."""
     peak = np.float64(logits.max())
     log_total = peak + math.log(np.exp(logits - peak).sum())

@@ -13,6 +13,7 @@ from quire.core.config import (
     DTypeName,
     HashAlgo,
     LoadFormat,
+    LogprobsMode,
     OpsProvider,
     Policy,
     PreemptionMode,
@@ -229,6 +230,9 @@ class EngineArgs:
     max_logprobs: int = 20
     """Most log-probabilities per token that a request may ask for, at most 1024. Each takes about
     6 µs of the server's time."""
+    logprobs_mode: LogprobsMode = "raw_logprobs"
+    """What `logprobs` report. Raw: of the model's logits. Processed: after penalties, masks,
+    temperature and filters, as tokens are drawn. Those of prompts are always raw_logprobs."""
     enable_prompt_embeds: bool = False
     """Accept prompts of embeddings (`prompt_embeds`)."""
     limit_mm_per_prompt: str | None = None

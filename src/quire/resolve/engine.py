@@ -104,9 +104,8 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     pooled = resolve_pooling(args, source, model_of(source, notes), notes)
     args, model = pooled.args, pooled.model
     args, transfer = with_transfer(args, model, notes)
-    if source.kind == "dummy":
-        notes.append(RANDOM_WEIGHTS)
-    notes += filter(None, [yarn_warning(model)])
+    random = RANDOM_WEIGHTS if source.kind == "dummy" else None
+    notes += filter(None, [random, yarn_warning(model)])
     dtype = resolve_dtype(args, model, device, notes)
     hash_algo = _hash_algo(args)
     kv_dtype = resolve_kv_dtype(args, model, dtype)
@@ -145,6 +144,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         pooling=pooled.pooling,
         enable_prompt_embeds=args.enable_prompt_embeds,
         max_logprobs=args.max_logprobs,
+        logprobs_mode=args.logprobs_mode,
         images=resolve_images(args, source, model),
         device=device,
     )

@@ -284,7 +284,6 @@ FOREIGN: dict[str, Foreign] = {
     ),
     "task": Foreign("use --runner pooling, with --convert embed or classify", ("auto", "generate")),
     "lora_dtype": Foreign("adapters have the model's dtype", ("auto",)),
-    "logprobs_mode": Foreign("log-probabilities are computed before sampling", ("raw_logprobs",)),
     "stream_interval": _always("every token is sent at once", switch=False),
     "hf_config_path": Foreign("config.json comes from the model's folder"),
     "quantization_config": Foreign("Quire reads the checkpoint's; otherwise use --quantization"),

@@ -128,7 +128,7 @@ class ModelRunner:
         self._begins, self._ends = model.in_first_stage, model.in_last_stage
         self.unsettled, self.unread = Unsettled(self.states, proposer), Unread(self.states)
         self._pooler = Pooler(config, self.states, self.model, ops, encoder) if pooling else None
-        self._sampler, self._masks = Sampler(ops), MaskFiller(grammars)
+        self._sampler, self._masks = Sampler(ops, config.logprobs_mode), MaskFiller(grammars)
         self._passes = Passes(self.states, self._inputs, proposer)
         self._sampled, self._batch = 0, SamplingBatch([])
 

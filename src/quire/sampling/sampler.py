@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from quire.core.batch import Column
+from quire.core.config import LogprobsMode
 from quire.core.errors import QuireError, reason_of
 from quire.core.messages import TokenLogprobs
 from quire.ops.array import Array
 from quire.ops.filters import FloatRow
 from quire.ops.last_tokens import Chosen, LastTokens
 from quire.ops.sample_row import SampleRow, TokenIds
+from quire.sampling.reported import in_mode, with_named
 from quire.sampling.state import SamplingState
 from quire.system.records import dataclass
 
@@ -74,14 +76,16 @@ class Sampler:
 
     A row's result depends, to the bit, on its own logits and state only. The order is vLLM's: raw
     log-probabilities; allowed_token_ids, bad_words, min_tokens, logit_bias; penalties; temperature;
-    min_p, top_k, top_p; draw.
+    min_p, top_k, top_p; processed log-probabilities; draw.
 
     Args:
         ops: the ops that compute it.
+        mode: what log-probabilities report.
     """
 
-    def __init__(self, ops: Ops) -> None:
+    def __init__(self, ops: Ops, mode: LogprobsMode = "raw_logprobs") -> None:
         self._ops = ops
+        self._mode = mode
 
     def sample(self, logits: Array, batch: SamplingBatch) -> SampleResult:
         """Choose the next token of each row.
@@ -129,7 +133,7 @@ class Sampler:
             except Exception as error:
                 result.errors[row] = _fault(error)
         self._choose(logits, rows, result)
-        self._add_logprobs(logits, batch, result)
+        self._add_logprobs(logits, batch, {each.row: each for each in rows}, result)
 
     def _choose(self, logits: Array, rows: list[SampleRow], result: SampleResult) -> None:
         """Set the tokens of rows that are not plain greedy."""
@@ -149,7 +153,13 @@ class Sampler:
             if token < 0:
                 result.errors[row.row] = _no_token(self._ops.numpy(logits[row.row]), row)
 
-    def _add_logprobs(self, logits: Array, batch: SamplingBatch, result: SampleResult) -> None:
+    def _add_logprobs(
+        self,
+        logits: Array,
+        batch: SamplingBatch,
+        sampled: Mapping[int, SampleRow],
+        result: SampleResult,
+    ) -> None:
         counts: dict[int, int] = {}
         for row in batch.others:
             count = batch.states[row].params.logprobs
@@ -157,14 +167,22 @@ class Sampler:
                 counts[row] = count
         if not counts:
             return
-        tokens = result.token_ids[list(counts)].tolist()
-        entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
-        for row, found in zip(counts, entries, strict=True):
-            entry = found
+        tokens, raw = result.token_ids[list(counts)].tolist(), self._mode == "raw_logprobs"
+        entries: list[TokenLogprobs] = []
+        if raw:
+            entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
+        for at, (row, count) in enumerate(counts.items()):
             named = batch.states[row].params.logprob_token_ids
-            if named:
-                entry = _with_named(entry, self._ops.numpy(logits[row]), list(named))
-            result.logprobs[row] = entry
+            if raw and not named:
+                result.logprobs[row] = entries[at]
+                continue
+            own = self._ops.numpy(logits[row])
+            entry, behind = (
+                (entries[at], own)
+                if raw
+                else in_mode(self._mode, own, sampled.get(row), tokens[at], count)
+            )
+            result.logprobs[row] = with_named(entry, behind, list(named or ()))
 
 
 def result_of(tokens: TokenIds, peaks: FloatRow) -> SampleResult:
@@ -174,15 +192,6 @@ def result_of(tokens: TokenIds, peaks: FloatRow) -> SampleResult:
         if not math.isfinite(peak):
             result.errors[row] = sick_logits(peak)
     return result
-
-
-def _with_named(entry: TokenLogprobs, logits: FloatRow, named: list[int]) -> TokenLogprobs:
-    """Add the log-probabilities of the tokens `named`, from their logits' distance to the first."""
-    chosen, *others = logits[[entry.token_ids[0], *named]].tolist()
-    values = [entry.logprobs[0] + (logit - chosen) for logit in others]
-    return TokenLogprobs(
-        entry.token_ids + named, entry.logprobs + values, entry.rank, num_named=len(named)
-    )
 
 
 def _fault(error: Exception) -> str:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from quire.core.config import LogprobsMode
 from quire.core.errors import refusal_of
 from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
@@ -107,6 +108,29 @@ def test_logits_are_not_changed_and_logprobs_are_the_models_own(ops: Ops) -> Non
     assert entry.token_ids == [5, int(expected.argmax())]
     assert entry.logprobs[0] == pytest.approx(float(expected[5]), rel=1e-12)
     assert entry.rank > 1
+
+
+@pytest.mark.parametrize("mode", ["processed_logprobs", "raw_logits", "processed_logits"])
+def test_values_in_other_modes_are_the_oracles(ops: Ops, mode: LogprobsMode) -> None:
+    sampler = Sampler(ops, mode)
+    for seed, params in enumerate(MENU):
+        logits = rows(seed, 1)
+        row = state(seed=seed, **{**params, "logprobs": 4, "logprob_token_ids": [40, 8]})
+        result = sampler.sample(logits, SamplingBatch([row]))
+        x = logits[0].double().numpy()
+        if mode != "raw_logits":
+            p = SamplingParams(**params)
+            x = edited(x, p, PROMPT, OUTPUT, list(STOPS))
+            if not p.greedy:
+                x = np.where(probabilities(x, p) > 0, x / p.temperature, -np.inf)
+        if mode == "processed_logprobs":
+            x = x - x.max() - np.log(np.exp(x - x.max()).sum())
+        entry, token = result.logprobs[0], int(result.token_ids[0])
+        assert entry.token_ids == [token, *np.argsort(-x, kind="stable")[:4], 40, 8]
+        assert entry.logprobs == pytest.approx(x[entry.token_ids].tolist(), rel=1e-5)
+        assert math.isfinite(entry.logprobs[0])
+        assert entry.rank == 1 + (x > x[token]).sum()
+        assert token == sample(ops, logits, [row]).token_ids[0]
 
 
 def test_tokens_asked_for_by_id_have_the_models_own_log_probabilities(ops: Ops) -> None:

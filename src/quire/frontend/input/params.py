@@ -6,10 +6,11 @@ from collections.abc import Collection
 from copy import copy
 from typing import Any
 
+from quire.core.config import LogprobsMode
 from quire.core.errors import InvalidRequestError
 from quire.core.named_fields import check_types
 from quire.core.pooling_params import WHOLE_CONTEXT
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import MOST_LOGPROBS, SamplingParams
 
 MAX_UNPACKED = 1024
 """A longer list of allowed tokens goes to the core as a bit mask."""
@@ -56,6 +57,16 @@ def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> 
             raise InvalidRequestError(
                 f"Only the engine sets {name}.", fix=f"Use {instead}.", param=name
             )
+
+
+def check_summed(mode: LogprobsMode, name: str) -> None:
+    """Raise `InvalidRequestError` if log-probabilities, which `name` adds up, are not reported."""
+    if mode not in ("raw_logprobs", "processed_logprobs"):
+        raise InvalidRequestError(
+            f"{name} adds up log-probabilities, but the engine reports {mode}.",
+            fix="Start it without --logprobs-mode.",
+            param=name,
+        )
 
 
 def check_restrictions(

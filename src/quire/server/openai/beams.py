@@ -15,6 +15,7 @@ from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.beam_search import BeamSearch, advance_all, one_token
 from quire.frontend.images.expand import ImagePrompt
+from quire.frontend.input.params import check_summed
 from quire.frontend.input.served_model import eos_token_ids
 from quire.frontend.output.sequence import SequenceState
 from quire.frontend.output.stream import OutputStream
@@ -53,11 +54,13 @@ def search_params(
         return None
     if body.stream:
         raise not_supported("stream", "Beam search is not streamed: its texts change to the end.")
+    config = server_state(request).engine.resolved.config
+    check_summed(config.logprobs_mode, "use_beam_search")
     _check_followed(body, params, defaults)
     width, field = body.n or 1, "n"
     if isinstance(body, CompletionRequest) and body.best_of is not None:
         width, field = body.best_of, "best_of"
-    most = min(MAX_WIDTH, server_state(request).engine.resolved.config.max_logprobs // 2)
+    most = min(MAX_WIDTH, config.max_logprobs // 2)
     if not 1 <= width <= most:
         raise invalid(f"{field} is {width}; beam search keeps 1 to {most} texts.", field)
     return BeamSearchParams(

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from quire.core.outputs import PositionLogprobs, RequestOutput
 from quire.core.sampling_params import SamplingParams
+from quire.frontend.input.params import check_summed
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import invalid
 from quire.server.http.body import read_request
@@ -39,7 +40,12 @@ from quire.server.openai.infill import ends_of, infill, infill_format
 from quire.server.openai.logprobs import completion_logprobs, joined, prompt_logprobs
 from quire.server.openai.protocol import MAX_SEQUENCES, CompletionRequest
 from quire.server.openai.reasoning import limited
-from quire.server.openai.sampling import check_stream_options, completion_params, echoes_alone
+from quire.server.openai.sampling import (
+    check_stream_options,
+    completion_params,
+    echoes_alone,
+    wants_best,
+)
 from quire.server.openai.spelling import decoded
 from quire.server.request_options import request_options
 from quire.server.state import ServerState, request_id, server_state
@@ -63,8 +69,11 @@ async def create_completion(request: Request) -> Response:
     body = await read_request(request, CompletionRequest)
     model = server.served_name(body.model)
     check_stream_options(request, body)
-    defaults = server.live_engine().default_sampling_params
+    engine = server.live_engine()
+    defaults = engine.default_sampling_params
     params = completion_params(body, defaults)
+    if wants_best(body):
+        check_summed(engine.resolved.config.logprobs_mode, "best_of")
     params = limited(params, body.thinking_token_budget, server.parsers)
     prompts = _prompts(body)
     if body.suffix:

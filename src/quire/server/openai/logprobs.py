@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
@@ -65,12 +64,12 @@ def completion_logprobs(
         text = chosen.decoded_token or ""
         name = _named(token, text, as_ids=as_ids)
         result.tokens.append(name)
-        result.token_logprobs.append(chosen.logprob)
+        result.token_logprobs.append(finite(chosen.logprob))
         likeliest = {
-            _named(i, p.decoded_token, as_ids=as_ids): p.logprob
+            _named(i, p.decoded_token, as_ids=as_ids): finite(p.logprob)
             for i, p in _reported(position, top, named)
         }
-        result.top_logprobs.append(as_json({**likeliest, name: chosen.logprob}))
+        result.top_logprobs.append(as_json({**likeliest, name: finite(chosen.logprob)}))
         offset += len(text)
     return result, offset
 
@@ -102,13 +101,15 @@ def chat_logprobs(
         token, chosen = next(iter(position.items()))
         likeliest = [
             TopLogprob(
-                _named(i, p.decoded_token, as_ids=as_ids), p.logprob, list(tokenizer.token_bytes(i))
+                _named(i, p.decoded_token, as_ids=as_ids),
+                finite(p.logprob),
+                list(tokenizer.token_bytes(i)),
             )
             for i, p in _reported(position, top, named)
         ]
         text = _named(token, chosen.decoded_token, as_ids=as_ids)
         raw = list(tokenizer.token_bytes(token))
-        content.append(as_json(TokenLogprob(text, chosen.logprob, raw, likeliest)))
+        content.append(as_json(TokenLogprob(text, finite(chosen.logprob), raw, likeliest)))
     return ChatLogprobs(content)
 
 
@@ -125,7 +126,7 @@ def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> Turns[Promp
             result.append(
                 as_json(
                     {
-                        i: PromptLogprob(p.logprob, p.rank, p.decoded_token)
+                        i: PromptLogprob(finite(p.logprob), p.rank, p.decoded_token)
                         for i, p in position.items()
                     }
                 )
@@ -147,13 +148,15 @@ def _reported(
 ) -> list[tuple[int, Logprob]]:
     """Return the `top` likeliest tokens, best first, then the other `named` ones.
 
-    The chosen token is included only if it is among them. All numbers are finite.
+    The chosen token is included only if it is among them.
     """
     ranked = [(i, p) for i, p in position.items() if p.rank is not None and p.rank <= top]
     ranked.sort(key=lambda entry: entry[1].rank or 0)
     known = {i for i, _ in ranked}
     others = [i for i in dict.fromkeys(named) if i in position and i not in known]
-    for i in others:
-        finite = max(position[i].logprob, LEAST_LOGPROB)
-        ranked.append((i, replace(position[i], logprob=finite)))
-    return ranked
+    return ranked + [(i, position[i]) for i in others]
+
+
+def finite(logprob: float) -> float:
+    """Return a log-probability that JSON can hold."""
+    return max(logprob, LEAST_LOGPROB)
