@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -23,8 +24,9 @@ class Logprob:
     decoded_token: str | None = None
 
 
-PositionLogprobs = dict[int, Logprob]
-"""Token id → `Logprob` at one position; the first entry is the token at this position."""
+PositionLogprobs = Mapping[int, Logprob]
+"""Token id → `Logprob` at one position; the first entry is the token at this position. A dict for
+users."""
 
 
 @dataclass(slots=True)
@@ -32,7 +34,7 @@ class CompletionOutput:
     """One of a request's n completions.
 
     Attributes:
-        finish_reason: "stop", "length", "abort", "error"; None while it runs.
+        finish_reason: "stop", "length", "repetition", "abort", "error"; None while it runs.
         stop_reason: the stop string or token id that ended it; None for end of sequence.
         text_ends: where each token's text ends in the whole text; a token that completes no
             character adds no text.

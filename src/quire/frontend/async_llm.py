@@ -21,6 +21,7 @@ from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task
 from quire.frontend.input.prompts import Countable, Prompt
 from quire.frontend.not_there import NotThere
+from quire.frontend.output.position import with_dicts
 from quire.frontend.output.stream import OutputStream
 from quire.resolve.arguments import EngineArgs
 from quire.text.tokenizers.user_tokenizer import UserTokenizer
@@ -94,7 +95,7 @@ class AsyncLLM(NotThere, AsyncEngine):
         try:
             finished = False
             while not finished:
-                output = await stream.get()
+                output = with_dicts(await stream.get())
                 finished = output.finished
                 yield output
         finally:

@@ -24,6 +24,7 @@ from quire.frontend.input.pooling_task import check_task
 from quire.frontend.input.prompts import Prompt
 from quire.frontend.not_there import NotThere
 from quire.frontend.output.pooling_output import pooled_output
+from quire.frontend.output.position import with_dicts
 from quire.frontend.sync_loop import SyncLoop
 from quire.resolve.arguments import EngineArgs
 from quire.text.tokenizers.user_tokenizer import UserTokenizer
@@ -54,7 +55,7 @@ class _Outputs:
         if error is not None:
             raise error
         taken, self._waiting = self._waiting, []
-        return taken
+        return [*map(with_dicts, taken)]
 
 
 class RemoteSteps:

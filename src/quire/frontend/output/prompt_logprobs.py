@@ -7,7 +7,7 @@ from typing import Any, overload
 
 from quire.core.messages import unpack_logprobs
 from quire.core.outputs import PositionLogprobs
-from quire.frontend.output.sequence import position_logprobs
+from quire.frontend.output.position import position_logprobs
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 

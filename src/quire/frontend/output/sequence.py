@@ -5,9 +5,10 @@ from __future__ import annotations
 from array import array
 
 from quire.core.messages import CoreOutput, TokenLogprobs
-from quire.core.outputs import CompletionOutput, Logprob, PositionLogprobs
+from quire.core.outputs import CompletionOutput, PositionLogprobs
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.frontend.output.position import LazyPosition
 from quire.text.detokenizer import IncrementalDetokenizer
 from quire.text.stop import StopStringMatcher, StopStrings
 from quire.text.tokenizers.tokenizer import Tokenizer
@@ -137,19 +138,4 @@ class SequenceState:
 
     def _add_logprobs(self, logprobs: TokenLogprobs) -> None:
         self._cumulative_logprob += logprobs.logprobs[0]
-        self._logprobs.append(position_logprobs(self._tokenizer, logprobs))
-
-
-def position_logprobs(tokenizer: Tokenizer, found: TokenLogprobs) -> PositionLogprobs:
-    """Return the chosen token, then the likeliest in order, then the others, with their texts."""
-    num_ranked = len(found.token_ids) - found.num_named
-
-    def entry(i: int, rank: int | None) -> Logprob:
-        text = tokenizer.token_bytes(found.token_ids[i]).decode(errors="replace")
-        return Logprob(found.logprobs[i], rank, text)
-
-    result = {found.token_ids[0]: entry(0, found.rank)}
-    for at in range(1, len(found.token_ids)):
-        if found.token_ids[at] not in result:
-            result[found.token_ids[at]] = entry(at, at if at < num_ranked else None)
-    return result
+        self._logprobs.append(LazyPosition(logprobs, self._tokenizer))
