@@ -32,6 +32,8 @@ MAX_REPEATED_BAD_WORDS = 16_384
 """Limit of `bad_words` times `n`: each completion has its own index of them."""
 MAX_ALLOWED_TOKEN_IDS = 1_048_576
 """More than any vocabulary."""
+MAX_PATTERN_SIZE = 1024
+"""So many tokens of each output are remembered."""
 SEED_RANGE = 2**63
 UNLIMITED = -1
 _RESTRICTIONS = ("allowed_token_ids", "bad_words", "min_tokens")
@@ -50,6 +52,19 @@ class RequestOutputKind(IntEnum):
 
 
 _BEAMS = "LLM.beam_search with BeamSearchParams"
+
+
+class RepetitionDetectionParams(
+    msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """An output ends with the reason "repetition" once its last tokens are a pattern, repeated."""
+
+    max_pattern_size: int = 0
+    """Most tokens of a pattern; 0 means that nothing is detected."""
+    min_pattern_size: int = 0
+    """Fewest tokens of a pattern; 0 means 1."""
+    min_count: int = 0
+    """How often the pattern must come, at least 2."""
 
 
 class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_defaults=True):
@@ -139,6 +154,8 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
     """The side that loses tokens: `left` keeps the prompt's end."""
     structured_outputs: StructuredOutputsParams | None = None
     """The text's structure: a JSON schema, a regular expression, a choice or a grammar."""
+    repetition_detection: RepetitionDetectionParams | None = None
+    """Ends an output that repeats itself."""
     thinking_token_budget: int | None = None
     """Most tokens of reasoning; then its end is forced. None and -1 mean no limit."""
     thinking_marks: ThinkingMarks | None = None
@@ -232,12 +249,28 @@ def _check(p: SamplingParams) -> None:
     check_truncation(p.truncate_prompt_tokens)
     _check_stops(p)
     _check_tokens(p)
+    if p.repetition_detection is not None:
+        _check_repetition(p.repetition_detection)
     if p.structured_outputs is not None and p.min_tokens:
         raise InvalidRequestError(
             "min_tokens does not work with structured_outputs: a complete text cannot continue.",
             fix="Ask for a longer text in the schema or grammar.",
             param="min_tokens",
         )
+
+
+def _check_repetition(p: RepetitionDetectionParams) -> None:
+    """Raise `InvalidRequestError` at the first field out of range."""
+    most = p.max_pattern_size
+    limits = {"max_pattern_size": (0, MAX_PATTERN_SIZE), "min_pattern_size": (0, most)}
+    if most:
+        limits["min_count"] = (2, 2**31 - 1)
+    for name, (low, high) in limits.items():
+        if not low <= (value := getattr(p, name)) <= high:
+            raise InvalidRequestError(
+                f"repetition_detection.{name} is {value}; it must be in [{low}, {high}].",
+                param="repetition_detection",
+            )
 
 
 def _check_stops(p: SamplingParams) -> None:

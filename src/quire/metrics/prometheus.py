@@ -17,7 +17,7 @@ Kind = Literal["counter", "gauge"]
 Fields = Mapping[str, tuple[str, str]]
 """Metric → the field that it reads, and what it counts."""
 
-_REASONS = ("stop", "length", "abort", "error")
+_REASONS = ("stop", "length", "abort", "error", "repetition")
 _NO_CORE = SchedulerStats(0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 

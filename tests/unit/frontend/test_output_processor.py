@@ -13,7 +13,11 @@ from quire.core.messages import CoreOutput, RequestEvent, StepOutputs, TokenLogp
 from quire.core.options import RequestInputs, RequestOptions
 from quire.core.outputs import RequestOutput
 from quire.core.request import FinishReason
-from quire.core.sampling_params import RequestOutputKind, SamplingParams
+from quire.core.sampling_params import (
+    RepetitionDetectionParams,
+    RequestOutputKind,
+    SamplingParams,
+)
 from quire.frontend.output.output_processor import ProcessedStep
 from quire.metrics.stats import EngineStats, LoraUse
 from tests.unit.engine.echo import EOS
@@ -70,6 +74,51 @@ def test_cumulative_delta_and_final() -> None:
         assert [o.finished for o in got] == [False] * (len(got) - 1) + [True]
         assert got[-1].outputs[0].finish_reason == "length"
         assert bench.processor.num_unfinished == 0
+
+
+def looping(text: str, p: RepetitionDetectionParams) -> int | None:
+    """Return how many characters end with a pattern that is repeated, by trying all patterns."""
+    for end in range(1, len(text) + 1):
+        for size in range(max(p.min_pattern_size, 1), p.max_pattern_size + 1):
+            pattern = text[end - size : end]
+            if len(pattern) == size and text[:end].endswith(pattern * p.min_count):
+                return end
+    return None
+
+
+@given(
+    st.text("abc", min_size=1, max_size=40),
+    st.integers(1, 6),
+    st.integers(0, 6),
+    st.integers(2, 4),
+    st.integers(1, 3),
+)
+def test_an_output_that_repeats_itself_ends(
+    text: str, most: int, least: int, count: int, at_once: int
+) -> None:
+    wanted = RepetitionDetectionParams(most, min(least, most), count)
+    bench = Bench(repetition_detection=wanted, output_kind=DELTA, max_tokens=None)
+    end, got, aborted = looping(text, wanted), "", list[str]()
+    for start in range(0, len(text), at_once):
+        step = bench.feed(text[start : start + at_once])
+        got, aborted = got + "".join(texts(step.outputs)), aborted + step.aborts
+        if step.outputs and step.outputs[-1].finished:
+            assert step.outputs[-1].outputs[0].finish_reason == "repetition"
+            assert step.outputs[-1].outputs[0].stop_reason == "repetition_detected"
+            break
+    assert got == text[:end]
+    assert len(aborted) == bench.stats.finished["repetition"] == (end is not None)
+
+
+def test_a_repetition_is_no_reason_before_min_tokens_or_at_the_end() -> None:
+    wanted = RepetitionDetectionParams(1, 1, 3)
+    bench = Bench(repetition_detection=wanted, min_tokens=5, output_kind=FINAL_ONLY)
+    assert not bench.feed("bbbb").outputs
+    [output] = bench.feed("bb").outputs
+    assert output.outputs[0].text == "bbbbb"
+    bench.add("r", repetition_detection=wanted, output_kind=FINAL_ONLY)
+    [output] = bench.feed("bbb", reason=FinishReason.LENGTH).outputs
+    assert output.outputs[0].finish_reason == "length"
 
 
 def test_a_stop_string_across_tokens_ends_the_sequence_and_is_cut_off() -> None:

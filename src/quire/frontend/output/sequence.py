@@ -9,6 +9,7 @@ from quire.core.outputs import CompletionOutput, PositionLogprobs
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.output.position import LazyPosition
+from quire.frontend.output.repetition import RepetitionDetector
 from quire.text.detokenizer import IncrementalDetokenizer
 from quire.text.stop import StopStringMatcher, StopStrings
 from quire.text.tokenizers.tokenizer import Tokenizer
@@ -47,6 +48,9 @@ class SequenceState:
             self._matcher = StopStringMatcher(
                 stops or params.stop_strings, params.include_stop_str_in_output
             )
+        self._detector: RepetitionDetector | None = None
+        if (wanted := params.repetition_detection) is not None and wanted.max_pattern_size:
+            self._detector = RepetitionDetector(wanted)
         self._cumulative_logprob = 0.0
         self._text_end = 0
         self._begin()
@@ -63,7 +67,7 @@ class SequenceState:
         return len(self.tokens)
 
     def update(self, output: CoreOutput) -> None:
-        """Add a step's tokens, up to the one that completes a stop string."""
+        """Add a step's tokens, up to one that completes a stop string or repeats too much."""
         # A stop token is a signal, not part of the text.
         hides_last = (
             output.finish_reason is FinishReason.STOP
@@ -84,8 +88,15 @@ class SequenceState:
                 self._add_text(text)
                 if self.finish_reason is not None:
                     return
+            if self._repeats(token) and (output.finish_reason is None or i != last):
+                self._finish(FinishReason.REPETITION, "repetition_detected")
+                return
         if output.finish_reason is not None:
             self._finish(output.finish_reason, output.stop_reason)
+
+    def _repeats(self, token: int) -> bool:
+        found = self._detector is not None and self._detector.repeats(token)
+        return found and self.num_tokens >= self._params.min_tokens
 
     def fail(self, reason: str) -> None:
         self.finish_reason, self.stop_reason = FinishReason.ERROR.value, reason

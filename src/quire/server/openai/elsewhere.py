@@ -90,7 +90,7 @@ CHAT_SAMPLING: Rules = {
     **each("length_penalty n best_of repetition_penalty", refused(_NO_SUCH, 1)),
     **each("presence_penalty frequency_penalty", refused(_NO_SUCH, 0)),
     **each("min_p min_tokens top_logprobs", refused(_NO_SUCH, 0)),
-    **each("seed logit_bias logprob_token_ids", refused(_NO_SUCH)),
+    **each("seed logit_bias logprob_token_ids repetition_detection", refused(_NO_SUCH)),
     "thinking_token_budget": refused(_NO_SUCH),
     **each("guided_json guided_regex guided_choice guided_grammar", refused(_NO_SUCH)),
 }
@@ -103,7 +103,6 @@ COMMON: Rules = {
     **each("vllm_xargs extra_args", refused("The server has no plug-ins.")),
     "mm_processor_kwargs": refused(_ONE_WAY),
     "multi_modal_data": refused("Send images in the messages of a chat."),
-    "repetition_detection": refused("No answer is ended for repeating itself.", False),
     "id_slot": ignored("Every request gets the next free slot."),
     "keep_alive": ignored("The model stays loaded."),
     "return_hidden_states": refused("Hidden states are not reported.", False),

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
+from quire.core.sampling_params import RepetitionDetectionParams
 from quire.server.openai import elsewhere
 from quire.server.rules import Rules, ignored
 
@@ -138,6 +139,7 @@ class CommonRequest(TextRequest):
     length_penalty: float | None = None
     early_stopping: bool | Literal["never"] | None = None
     """Beam search: see `core.beam_search`."""
+    repetition_detection: RepetitionDetectionParams | None = None
     thinking_token_budget: int | None = None
     """Most tokens of reasoning; then its end is forced."""
     cache_prompt: bool | None = None
