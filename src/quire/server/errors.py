@@ -55,7 +55,6 @@ _ABSENT = {
     "/api/": f": this is not Ollama; {_OPENAI}",
     "/openai/": f": paths of Azure are not served; {_OPENAI}",
     "/embed": f"; {_OPENAI}",
-    "/v2/embed": f"; {_OPENAI}",
     "/generate": f"; {_OPENAI}",
     "/completion": f"; {_OPENAI}",
     "/invocations": f"; {_OPENAI}",

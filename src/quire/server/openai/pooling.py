@@ -64,15 +64,17 @@ if TYPE_CHECKING:
     from quire.frontend.output.pooling_output import Floats
 
 B = TypeVar("B", bound=CommonPooling)
+_DOCUMENTS = ("document", "passage", "corpus")
+"""Names of the prompt of texts that are searched, as in sentence-transformers."""
 
 
 @contract(body=EmbeddingRequest, answer=EmbeddingResponse, errors=OF_GENERATION)
 async def create_embedding(request: Request) -> Response:
     """Return embeddings of texts or token ids."""
-    call = await _Call.of(request, EmbeddingRequest, "embd", "input")
+    call = await PoolingCall.of(request, EmbeddingRequest, "embd", "input")
     body = call.body
     config = check_task(call.config, "embed")
-    name = body.prompt_name or _prompt_name(request, config, body.input_type)
+    name = prompt_of_kind(request, config, body.input_type, body.prompt_name)
     prompts = [
         instructed(config, prompt, name) if isinstance(prompt, str) else prompt
         for prompt in await call.prompts(body)
@@ -86,7 +88,7 @@ async def create_embedding(request: Request) -> Response:
 @contract(body=PoolingRequest, answer=PoolingResponse, errors=OF_GENERATION)
 async def create_pooling(request: Request) -> Response:
     """Return the model's vectors, of any task."""
-    call = await _Call.of(request, PoolingRequest, "pool", "input")
+    call = await PoolingCall.of(request, PoolingRequest, "pool", "input")
     body, config = call.body, check_task(call.config, "score")
     if body.task not in (None, config.task):
         raise invalid(f"task is {body.task}; this model's is {config.task}.", "task")
@@ -101,7 +103,7 @@ async def create_pooling(request: Request) -> Response:
 @contract(body=ClassificationRequest, answer=ClassificationResponse, errors=OF_GENERATION)
 async def create_classification(request: Request) -> Response:
     """Return probabilities of the model's classes."""
-    call = await _Call.of(request, ClassificationRequest, "classify", "input")
+    call = await PoolingCall.of(request, ClassificationRequest, "classify", "input")
     check_task(call.config, "classify")
     params = call.params(use_activation=call.body.use_activation)
     vectors = await call.vectors(await call.prompts(call.body), params)
@@ -117,7 +119,7 @@ async def create_classification(request: Request) -> Response:
 @contract(body=ScoreRequest, answer=ScoreResponse, errors=OF_GENERATION)
 async def create_score(request: Request) -> Response:
     """Return how well texts match."""
-    call = await _Call.of(request, ScoreRequest, "score", "text_2")
+    call = await PoolingCall.of(request, ScoreRequest, "score", "text_2")
     scores = await call.scores(paired(*_sides(call.body)), call.body.use_activation)
     data = [ScoreData(i, score) for i, score in enumerate(scores)]
     return json_response(ScoreResponse(data=data, **call.head()))
@@ -126,7 +128,7 @@ async def create_score(request: Request) -> Response:
 @contract(body=RerankRequest, answer=RerankResponse, errors=OF_GENERATION)
 async def create_rerank(request: Request) -> Response:
     """Return documents by how well they answer a query, the best first."""
-    call = await _Call.of(request, RerankRequest, "rerank", "documents")
+    call = await PoolingCall.of(request, RerankRequest, "rerank", "documents")
     body = call.body
     if body.top_n is not None and body.top_n < 0:
         raise invalid(f"top_n is {body.top_n}; it must not be negative.", "top_n")
@@ -145,7 +147,7 @@ async def create_rerank(request: Request) -> Response:
 
 
 @dataclass(slots=True)
-class _Call(Generic[B]):
+class PoolingCall(Generic[B]):
     """One HTTP request in the engine; `field` is the name of its prompts."""
 
     request: Request
@@ -157,7 +159,7 @@ class _Call(Generic[B]):
     prompt_tokens: int = 0
 
     @classmethod
-    async def of(cls, request: Request, kind: type[B], prefix: str, field: str) -> _Call[B]:
+    async def of(cls, request: Request, kind: type[B], prefix: str, field: str) -> PoolingCall[B]:
         server = server_state(request)
         body = await read_request(request, kind, mend_chat)
         model = server.served_name(body.model)
@@ -272,22 +274,33 @@ class _Call(Generic[B]):
         }
 
 
-def _prompt_name(request: Request, config: PoolingConfig, kind: str | None) -> str | None:
-    """Return the model's prompt for an `input_type`: query, or Cohere's search_query.
+def prompt_of_kind(
+    request: Request, config: PoolingConfig, kind: str | None, wanted: str | None = None
+) -> str | None:
+    """Return the name of the model's prompt for an `input_type`, such as query, or Cohere's
+    search_query; documents may have none.
+
+    Args:
+        wanted: the request's `prompt_name`.
 
     Raises:
-        ApiError: 400 if the model has prompts, but not this one.
+        ApiError: 400 if the model has prompts, but not this one, or if `wanted` is another one.
     """
     if kind is None:
-        return None
+        return wanted
     if not config.prompts:
         ignore(request, "input_type", "The model has no prompts.")
-        return None
-    for name in (kind, kind.removeprefix("search_")):
-        if name in config.prompts:
-            return name
-    known = did_you_mean(kind, config.prompts)
-    raise invalid(f"input_type is {kind[:MAX_NAME]!r}; {known}", "input_type")
+        return wanted
+    plain = kind.removeprefix("search_")
+    names = (kind, plain, *(_DOCUMENTS if plain in _DOCUMENTS else ()))
+    name = next((each for each in names if each in config.prompts), None)
+    if name is None and plain not in _DOCUMENTS:
+        known = did_you_mean(kind, config.prompts)
+        raise invalid(f"input_type is {kind[:MAX_NAME]!r}; {known}", "input_type")
+    if wanted not in (None, name):
+        text = f"input_type is {kind!r} and prompt_name {wanted[:MAX_NAME]!r}; send one of them."
+        raise invalid(text, "input_type")
+    return name
 
 
 def _prompts(given: Input) -> list[PoolingPrompt]:

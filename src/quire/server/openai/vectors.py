@@ -52,7 +52,12 @@ def written(
     return data
 
 
-def _encoding(wanted: str | None) -> Callable[[Floats], list[float] | str]:
+def _encoding(wanted: str | None) -> Callable[[Floats], list[float] | list[int] | str]:
     if wanted == "base64":
         return lambda vector: base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    if wanted in ("binary", "ubinary"):
+        import numpy as np
+
+        least = 128 if wanted == "binary" else 0
+        return lambda vector: [byte - least for byte in np.packbits(vector > 0).tobytes()]
     return lambda vector: cast(list[float], vector.tolist())
