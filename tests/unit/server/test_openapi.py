@@ -69,6 +69,23 @@ async def test_a_body_is_decoded_to_the_type_that_is_documented(
                 assert response.status_code == 400, route.path
 
 
+async def test_every_json_answer_to_a_body_reports_ignored_fields() -> None:
+    own = {"/profile_ops"}  # no other server has it
+    async with running() as app:
+        for route in app.app.routes:
+            assert isinstance(route, Route)
+            found = contract_of(route.endpoint)
+            if found.body is not None and found.answer != "text/plain" and route.path not in own:
+                assert "warnings" in found.answer.__struct_fields__, route.path
+        for path, body in {
+            "/tokenize": {"prompt": "a"},
+            "/detokenize": {"tokens": [97]},
+            "/v1/responses/input_tokens": {"input": "a"},
+        }.items():
+            answer = (await app.http.post(path, json={**body, "no_such_field": 1})).json()
+            assert [each["param"] for each in answer["warnings"]] == ["no_such_field"], path
+
+
 async def test_it_is_an_openapi_document_that_asks_for_keys_where_they_are_needed() -> None:
     async with running(api_keys=["secret"]) as app:
         assert (await app.http.get("/openapi.json")).status_code == 401

@@ -17,6 +17,7 @@ from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.message_parts import mend_chat
+from quire.server.notices import Warnings, notices_of
 from quire.server.openai.conversation import chat_prompt, plain_form
 from quire.server.openai.protocol import (
     ChatMessage,
@@ -63,6 +64,7 @@ class TokenizeResponse(msgspec.Struct):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str | None] | None = None
+    warnings: Warnings = msgspec.UNSET
 
 
 class DetokenizeRequest(Strict):
@@ -74,6 +76,7 @@ class DetokenizeRequest(Strict):
 
 class DetokenizeResponse(msgspec.Struct):
     prompt: str
+    warnings: Warnings = msgspec.UNSET
 
 
 @contract(body=TokenizeRequest, answer=TokenizeResponse, errors=_ERRORS)
@@ -90,6 +93,7 @@ async def tokenize(request: Request) -> Response:
     answer = TokenizeResponse(len(tokens), engine.max_model_len, tokens)
     if body.return_token_strs:
         answer.token_strs = await in_turns(spelled(engine.tokenizer, tokens))
+    answer.warnings = notices_of(request)
     return json_response(answer)
 
 
@@ -105,7 +109,7 @@ async def detokenize(request: Request) -> Response:
         if not 0 <= token < vocabulary:
             raise invalid(f"There is no token {token}; ids end at {vocabulary - 1}.", "tokens")
     text = await while_connected(engine.detokenize(body.tokens), request.receive)
-    return json_response(DetokenizeResponse(text))
+    return json_response(DetokenizeResponse(text, notices_of(request)))
 
 
 class TokenizerInfo(msgspec.Struct):

@@ -18,7 +18,7 @@ from quire.server.errors import invalid, not_supported, renamed
 from quire.server.http.body import read_query, read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
-from quire.server.notices import ignore
+from quire.server.notices import Warnings, ignore, notices_of
 from quire.server.openai.chat_request import read_chat
 from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import Generation, respond
@@ -35,6 +35,7 @@ from quire.server.responses.protocol import (
     ENCRYPTED,
     LOGPROBS,
     DeletedResponse,
+    IncludeQuery,
     InputTokens,
     ItemList,
     ItemsQuery,
@@ -107,7 +108,7 @@ async def count_input_tokens(request: Request) -> Response:
         read_tools(chat, server.parsers)
         work = server.live_engine().tokenize(chat_prompt(chat, server), True)
         tokens = await while_connected(work, request.receive)
-    return json_response(InputTokens(len(tokens)))
+    return json_response(InputTokens(len(tokens), warnings=notices_of(request)))
 
 
 @contract(
@@ -123,7 +124,10 @@ async def retrieve_response(request: Request) -> Response:
             raise invalid("starting_after needs stream to be true.", "starting_after")
         if making is not None:
             making.flush()
-        return json_response(stored.response)
+        found = stored.response
+        if warnings := _ignored(request, query):
+            found = msgspec.structs.replace(found, warnings=[*(found.warnings or ()), *warnings])
+        return json_response(found)
     if making is None or making.events is None:
         raise invalid(
             "Only responses with background = true and stream = true replay their events.", "stream"
@@ -166,7 +170,17 @@ async def list_input_items(request: Request) -> Response:
         items = items[ids.index(query.after) + 1 :]
     page = items[: query.limit]
     ends = (page[0].id, page[-1].id) if page else (None, None)
-    return json_response(ItemList(page, *ends, has_more=len(items) > len(page)))
+    warnings = _ignored(request, query)
+    return json_response(ItemList(page, *ends, has_more=len(items) > len(page), warnings=warnings))
+
+
+def _ignored(request: Request, query: IncludeQuery) -> Warnings:
+    """Return the notices of a query's fields without effect."""
+    if query.include or query.include_list:
+        ignore(request, "include", "A response has what it was created with.")
+    if query.include_obfuscation:
+        ignore(request, "include_obfuscation", "Nothing is added to events.")
+    return notices_of(request)
 
 
 def _with_effort(request: Request, chat: ChatRequest) -> ChatRequest:

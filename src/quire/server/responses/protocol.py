@@ -231,6 +231,7 @@ class InputTokens(msgspec.Struct):
 
     input_tokens: int
     object: str = "response.input_tokens"
+    warnings: Warnings = UNSET
 
 
 class DeletedResponse(msgspec.Struct):
@@ -247,20 +248,26 @@ class ItemList(msgspec.Struct):
     last_id: str | None
     has_more: bool
     object: str = "list"
+    warnings: Warnings = UNSET
 
 
-class ItemsQuery(Strict):
+class IncludeQuery(Strict):
+    """What OpenAI's clients ask to include; it has no effect. They write lists with brackets."""
+
+    include: str | None = None
+    include_list: str | None = msgspec.field(default=None, name="include[]")
+    include_obfuscation: bool | None = None
+
+
+class ItemsQuery(IncludeQuery):
     after: str | None = None
     """The id of the item before the page."""
     limit: Annotated[int, Meta(ge=1, le=100)] = 20
     order: Literal["asc", "desc"] = "desc"
-    include: None = None
 
 
-class RetrieveQuery(Strict):
+class RetrieveQuery(IncludeQuery):
     stream: bool | None = None
     """Replay the events of a streamed background response."""
     starting_after: Annotated[int, Meta(ge=0)] | None = None
     """The number of the event before the first one to return."""
-    include: None = None
-    include_obfuscation: None = None

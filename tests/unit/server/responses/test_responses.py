@@ -221,6 +221,12 @@ async def test_a_conversation_goes_on() -> None:
         assert (await ask(app, input=echoed))["usage"]["input_tokens"] == len(expected)
 
         assert await get(app, first["id"]) == first
+        for query in ("include=message.output_text.logprobs", "include[]=a&include[]=b"):
+            found = await get(app, f"{first['id']}?{query}")
+            assert [each["param"] for each in found.pop("warnings")] == ["include"]
+            assert found == first
+            listed = await get(app, f"{first['id']}/input_items?{query}")
+            assert [each["param"] for each in listed["warnings"]] == ["include"]
         page = await get(app, f"{second['id']}/input_items?order=asc&limit=2")
         assert [item["type"] for item in page["data"]] == ["message", "message"]
         assert page["has_more"]
