@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def latency(add: Flags) -> None:
 def throughput(add: Flags) -> None:
     _lengths(add)
     add("--num-prompts", 64, "prompts, all sent at once")
+    for flag, ours in (("--dataset-name", "random"), ("--backend", "vllm")):  # vLLM's
+        add(flag, None, argparse.SUPPRESS, choices=[ours])
 
 
 def startup(add: Flags) -> None:
@@ -144,8 +147,8 @@ def quality(add: Flags) -> None:
 
 
 def _lengths(add: Flags) -> None:
-    add("--input-len", 128, "prompt tokens")
-    add("--output-len", 64, "tokens to generate")
+    add("--input-len", 128, "prompt tokens", "--random-input-len")
+    add("--output-len", 64, "tokens to generate", "--random-output-len")
 
 
 def _budget(text: str) -> str:

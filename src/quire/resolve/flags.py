@@ -54,7 +54,16 @@ class Flags:
         if isinstance(default, bool):
             switch = argparse.BooleanOptionalAction if default else "store_true"
             given = spellings[:1] if default else spellings
-            self._parser.add_argument(*given, action=switch, default=default, help=text)
+            action = self._parser.add_argument(*given, action=switch, default=default, help=text)
+            if not default:  # `--flag=false`, to override a file
+                off = [f"--no-{name[2:]}" for name in spellings if name[:2] == "--"]
+                self._parser.add_argument(
+                    *off,
+                    dest=action.dest,
+                    action="store_false",
+                    default=argparse.SUPPRESS,
+                    help=argparse.SUPPRESS,
+                )
             return
         many = isinstance(default, list | tuple) and not {"type", "action"} & options.keys()
         if many:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from quire import __version__
-from quire.core.errors import EngineSleepingError
+from quire.core.errors import ConfigError, EngineSleepingError
 from quire.frontend.fingerprint import fingerprint
 from quire.metrics.families import CONTENT_TYPE
 from quire.profile.device_reading import Device
@@ -68,6 +68,7 @@ from quire.server.responses.store import ResponseStore
 from quire.server.sleep import is_sleeping, sleep, wake_up
 from quire.server.state import ServerState, server_state
 from quire.server.tools.table import choose_parsers
+from quire.text.chat import own_variables
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
@@ -93,8 +94,14 @@ def create_app(
         tool_images: the result of `tool_results.reads_images`.
 
     Raises:
-        ConfigError: no parser has this name.
+        ConfigError: no parser has this name, or a default variable of the template is Quire's own.
     """
+    defaults = options.default_chat_template_kwargs or {}
+    if taken := own_variables(engine.tokenizer, defaults):
+        flag = "--default-chat-template-kwargs"
+        raise ConfigError(
+            f"{flag} may not set {', '.join(taken)}.", fix="Leave them out.", param=flag
+        )
     template = options.chat_template or "\n".join(engine.tokenizer.chat_templates.values())
     parsers = choose_parsers(template, options.tool_call_parser, options.reasoning_parser)
     routes = _routes()

@@ -50,6 +50,7 @@ _ABSENT = {
     "/v1/moderations": ": the server moderates nothing",
     "/v1/assistants": ": /v1/responses has tools and stores conversations",
     "/v1/threads": ": /v1/responses has tools and stores conversations",
+    "/v1/responses/compact": ": the server does not summarize; truncation auto drops old turns",
     "/v1/conversations": ": send previous_response_id to /v1/responses",
     "/v1/engines": ": use /v1/models and /v1/completions",
     "/api/": f": this is not Ollama; {_OPENAI}",
@@ -234,8 +235,8 @@ async def on_error(request: Request, error: Exception) -> Response:
     """Handle errors that are raised on purpose, for Starlette."""
     if isinstance(error, HTTPException):
         path = request.url.path
-        if error.status_code == HTTPStatus.NOT_FOUND:
-            why = next((why for begin, why in _ABSENT.items() if path.startswith(begin)), "")
+        why = next((why for begin, why in _ABSENT.items() if path.startswith(begin)), "")
+        if error.status_code == HTTPStatus.NOT_FOUND or why:
             error = ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}{why}.")
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = ", ".join(sorted(_methods(request)))

@@ -7,6 +7,7 @@ users' texts are ordinary text (see `text.guard`).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from quire.core.errors import ConfigError, ContextLengthError, InvalidRequestError
@@ -24,6 +25,11 @@ _LISTS = re.compile(r"for\s+\w+\s+in\s+\w+(?:\.content\b|\[['\"]content['\"]\])"
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Names of a message's reasoning; templates read the first or the second."""
 _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def own_variables(tokenizer: Tokenizer, kwargs: Mapping[str, Any]) -> list[str]:
+    """Return the names in `chat_template_kwargs` that only Quire sets."""
+    return sorted(key for key in kwargs if key in _RESERVED or key in tokenizer.special_tokens)
 
 
 def render_chat(
@@ -54,8 +60,7 @@ def render_chat(
 
     source = select_template(tokenizer, chat_template, with_tools=bool(tools))
     extra = kwargs or {}
-    taken = sorted(key for key in extra if key in _RESERVED or key in tokenizer.special_tokens)
-    if taken:
+    if taken := own_variables(tokenizer, extra):
         raise InvalidRequestError(
             f"chat_template_kwargs may not set {', '.join(taken)}.",
             fix="Leave them out.",

@@ -33,6 +33,15 @@ def test_all_take_the_common_flags(name: str) -> None:
     assert (args.bench, args.repetitions, args.json, args.note) == (name, 5, Path("x.json"), "n")
 
 
+def test_a_command_line_of_vllm() -> None:
+    args = bench_args(
+        *("throughput", "--backend", "vllm", "--dataset-name", "random", "--num-prompts", "9"),
+        *("--random-input-len", "7", "--random-output-len", "5", "--output-json", "x.json"),
+    )
+    assert (args.num_prompts, args.input_len, args.output_len) == (9, 7, 5)
+    assert args.json == Path("x.json")
+
+
 @pytest.mark.parametrize("name", MANY_ENGINES)
 def test_types_come_in_lists(name: str) -> None:
     args = bench_args(

@@ -27,6 +27,7 @@ def _parsed(words: list[str], *declared: Any, **options: Any) -> argparse.Namesp
         ([1, 2], ["--some-flag", "3", "4", "5"], [3, 4, 5]),
         (False, [], False),
         (False, ["--some_flag"], True),
+        (False, ["--some-flag", "--no-some-flag"], False),
         (True, ["--no-some-flag"], False),
     ],
 )

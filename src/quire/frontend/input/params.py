@@ -38,10 +38,11 @@ def check_params(params: SamplingParams, vocab_size: int, max_logprobs: int) -> 
     most = min(max_logprobs, vocab_size)
     for name in ("logprobs", "prompt_logprobs"):
         if (count := getattr(params, name)) is not None and count > most:
+            fix = "Ask for fewer."
+            if most < min(vocab_size, MOST_LOGPROBS):
+                fix = "Ask for fewer, or start with a higher --max-logprobs."
             raise InvalidRequestError(
-                f"{name} is {count}; it must be in [0, {most}].",
-                fix="Ask for fewer, or start with a higher --max-logprobs.",
-                param=name,
+                f"{name} is {count}; it must be in [0, {most}].", fix=fix, param=name
             )
     if (count := len(params.allowed_token_ids or ())) > vocab_size:
         raise InvalidRequestError(

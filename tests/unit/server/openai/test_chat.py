@@ -5,8 +5,20 @@ from typing import Any
 
 import pytest
 
-from tests.unit.server.fake_engine import running
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.errors import ConfigError
+from tests.unit.server.fake_engine import FaultyExecutor, running
 from tests.unit.server.sse import events
+
+
+class Stuck(FaultyExecutor):
+    """Says only "b"."""
+
+    def execute(self, batch: SchedulerOutput) -> ModelOutput:
+        output = super().execute(batch)
+        output.sampled_token_ids[output.sampled_token_ids >= 0] = ord("b")
+        return output
+
 
 USER = {"role": "user", "content": "a"}
 
@@ -216,6 +228,41 @@ async def test_max_logprobs_limits_beams_and_names_their_field() -> None:
         assert (error["param"], error["message"]) == (
             "n", "n is 3; beam search keeps 1 to 2 texts.",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["raw_logits", "processed_logits"])
+async def test_nothing_adds_up_logits(mode: str) -> None:
+    async with running() as app:
+        config = replace(app.engine.resolved.config, logprobs_mode=mode)
+        app.engine.resolved = replace(app.engine.resolved, config=config)
+        for name, response in (
+            ("use_beam_search", await app.chat(use_beam_search=True, n=2)),
+            ("best_of", await app.complete(best_of=2)),
+        ):
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] == name
+            assert mode in response.json()["error"]["message"]
+        assert (await app.complete(best_of=1, logprobs=1)).status_code == 200
+
+
+async def test_a_default_variable_of_the_template_that_is_quires_own() -> None:
+    with pytest.raises(ConfigError, match="template-kwargs may not set messages, tools"):
+        async with running(default_chat_template_kwargs={"tools": 1, "messages": 2, "x": 3}):
+            pass
+
+
+async def test_an_answer_that_repeats_itself_ends() -> None:
+    wanted = {"max_pattern_size": 2, "min_count": 2}
+    async with running(executor=Stuck) as app:
+        asked: dict[str, Any] = {"repetition_detection": wanted}
+        for response in (await app.complete(**asked), await app.chat(**asked)):
+            [choice] = response.json()["choices"]
+            assert (choice["finish_reason"], choice["stop_reason"]) == (
+                "repetition", "repetition_detected",
+            )  # fmt: skip
+        for wrong in ({"max_pattern_size": 2, "min_count": 1}, {"max_pattern_size": 1025}):
+            response = await app.chat(repetition_detection=wrong)
+            assert response.json()["error"]["param"] == "repetition_detection"
 
 
 async def test_media_that_a_tool_returned() -> None:
