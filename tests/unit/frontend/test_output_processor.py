@@ -11,15 +11,18 @@ from quire.core.errors import InvalidRequestError
 from quire.core.lora import LoRARequest
 from quire.core.messages import CoreOutput, RequestEvent, StepOutputs, TokenLogprobs, pack_logprobs
 from quire.core.options import RequestInputs, RequestOptions
-from quire.core.outputs import RequestOutput
+from quire.core.outputs import Logprob, RequestOutput
 from quire.core.request import FinishReason
 from quire.core.sampling_params import (
     RepetitionDetectionParams,
     RequestOutputKind,
     SamplingParams,
 )
+from quire.frontend.output import position
 from quire.frontend.output.output_processor import ProcessedStep
+from quire.frontend.output.position import with_dicts
 from quire.metrics.stats import EngineStats, LoraUse
+from quire.text.tokenizers.tokenizer import Tokenizer
 from tests.unit.engine.echo import EOS
 from tests.unit.engine.fakes import NamedOutputs, input_processor
 
@@ -119,6 +122,31 @@ def test_a_repetition_is_no_reason_before_min_tokens_or_at_the_end() -> None:
     bench.add("r", repetition_detection=wanted, output_kind=FINAL_ONLY)
     [output] = bench.feed("bbb", reason=FinishReason.LENGTH).outputs
     assert output.outputs[0].finish_reason == "length"
+
+
+def test_log_probabilities_are_converted_once_when_they_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    convert, converted = position.position_logprobs, list[TokenLogprobs]()
+
+    def counted(tokenizer: Tokenizer, found: TokenLogprobs) -> dict[int, Logprob]:
+        converted.append(found)
+        return convert(tokenizer, found)
+
+    monkeypatch.setattr(position, "position_logprobs", counted)
+    bench = Bench(logprobs=2, output_kind=RequestOutputKind.CUMULATIVE)
+    found = TokenLogprobs([98, 97, 98], [-1.0, -0.5, -1.0], 2)
+    [output] = bench.feed("b", logprobs=[found]).outputs
+    [entry] = output.outputs[0].logprobs or []
+    assert len(entry) == 2
+    assert converted == []
+    expected = convert(bench.processor._tokenizer, found)
+    assert list(entry.items()) == list(expected.items())
+    assert (entry[97], [*entry]) == (expected[97], [98, 97])
+    [known] = with_dicts(output).outputs[0].logprobs or []
+    assert type(known) is dict
+    assert known == expected
+    assert len(converted) == 1
 
 
 def test_a_stop_string_across_tokens_ends_the_sequence_and_is_cut_off() -> None:

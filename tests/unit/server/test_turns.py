@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.frontend.output import position, prompt_logprobs
+from quire.frontend.output import prompt_logprobs
 from quire.server.openai import logprobs
 from quire.server.turns import Turns, at_once, in_turns
 from tests.unit.server.fake_engine import MODEL, Running, running
@@ -92,12 +92,10 @@ async def test_positions_of_an_answer(
     async with running() as app:
         turns = LoopTurns()
         monkeypatch.setattr(logprobs, "_reported", turns.counted(logprobs._reported))
-        converted = turns.counted(position.position_logprobs)
-        monkeypatch.setattr(position, "position_logprobs", converted)
         await ask(app, path, fields)
         done = turns.stop()
-    assert done.total() >= 30
-    assert max(done.values()) <= 4 * POSITIONS  # the end of a choice and the next one's beginning
+    assert done.total() >= 15
+    assert max(done.values()) <= 2 * POSITIONS  # the end of a choice and the next one's beginning
 
 
 async def test_work_in_turns_returns_its_result() -> None:
