@@ -33,8 +33,9 @@ FEWEST_ROUNDS = 3
 """In the first, caches fill. In the last, clients have nothing left to ask."""
 MOST_STEPS = 1000
 """Longer replays are shortened, but not below `FEWEST_ROUNDS`."""
-LONGEST = 10 * MOST_STEPS
-"""Replays that are still longer are not run: each takes seconds."""
+MOST_WORK, ROWS = 30 * MOST_STEPS, 32
+"""Steps of all replays of a report, 0.3 ms each, of which so many rows take as long as one. Further
+replays are not run: a server allows ten seconds."""
 MOST_CLIENTS, MOST_BLOCKS = 4096, 2**18
 """Larger engines are not replayed: it would take too much time and memory."""
 ALIKE = 1.5
@@ -82,13 +83,14 @@ class Replay:
             for fit in case.estimate.serving()
         ]
         self._known: dict[tuple[bool, int], _Speed] = {}
+        self._left = float(MOST_WORK)
 
     def gain(self, change: Change) -> Predicted | None:
         """Return the simulated gain of a change of scheduling; None if it cannot be simulated."""
         window, config = self._window, self._config
         if config.pooling or config.scheduler.speculative or not self._stages:
             return None
-        if len(window.arrivals) < LEAST_REQUESTS:
+        if len(window.arrivals) < LEAST_REQUESTS or self._streams() > MOST_CLIENTS:
             return None
         now, then = self._settings(change.fields)
         for setting in (now, then):
@@ -96,10 +98,13 @@ class Replay:
             blocks = c.num_blocks or 0
             if blocks * c.block_size < c.scheduler.max_model_len or blocks > MOST_BLOCKS:
                 return None
-            if max(setting.clients or 0, c.scheduler.max_num_seqs) > MOST_CLIENTS:
+            if c.scheduler.max_num_seqs > MOST_CLIENTS:
                 return None
-            if _steps(setting, window.running) > LONGEST:
-                return None
+        begun = (bool(change.fields.keys() & CACHING), 0) in self._known
+        work = _work(then, window.running) + (0.0 if begun else _work(now, window.running))
+        if work * len(self._stages) > self._left:
+            return None
+        self._left -= work * len(self._stages)
         ratios = [self._ratio(now, then, change, fit) for fit in range(len(self._stages))]
         known = [ratio for ratio in ratios if ratio is not None]
         if len(known) < len(ratios):
@@ -153,6 +158,10 @@ class Replay:
             return most if w.in_flight >= CLOSED * most else None
         return max(1, round(w.running + w.waiting)) if w.share("idle") < IDLE else None
 
+    def _streams(self) -> int:
+        """Return how many requests are in the engine at a time."""
+        return self._clients() or max(1, round(self._window.running + self._window.waiting))
+
     def _front(self) -> Front:
         """Return what a request passes before the core."""
         w, args = self._window, self._case.evidence.args
@@ -182,7 +191,7 @@ class Replay:
         requests = [r for r in latest for _ in range(r.sequences)]
         known = [r.output_tokens for r in requests if r.output_tokens] or [1]
         usual = sum(known) // len(known)
-        most = clients or max(1, round(w.running + w.waiting))
+        most = self._streams()
         rows = max(1.0, min(w.running, most))
         lengths = sum(r.output_tokens or usual for r in requests) / len(requests)
         wanted = ROUNDS * most if clients else len(requests)
@@ -211,12 +220,13 @@ class Replay:
         return _Speed(_rate(outcome, setting.clients or 0), late)
 
 
-def _steps(setting: _Setting, running: float) -> float:
-    """Return about how many steps a replay takes, with so many sequences at once."""
-    load, limits = setting.load, setting.config.scheduler
-    prompts = load.input_lens.sum() / limits.max_num_batched_tokens
-    rows = max(1.0, min(running, limits.max_num_seqs))
-    return float(load.output_lens.sum() / rows + prompts)
+def _work(setting: _Setting, running: float) -> float:
+    """Return about how many steps a replay takes as long as, with so many sequences at once."""
+    load, config = setting.load, setting.config
+    limits, prompts, tokens = config.scheduler, load.input_lens.sum(), load.output_lens.sum()
+    fit = (config.num_blocks or 1) * config.block_size * len(load) / (prompts + tokens / 2)
+    rows = max(1.0, min(setting.clients or running, limits.max_num_seqs, fit))
+    return float(tokens / rows + tokens / ROWS + prompts / limits.max_num_batched_tokens)
 
 
 def _rate(outcome: Outcome, clients: int) -> float:

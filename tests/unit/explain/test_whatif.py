@@ -152,8 +152,21 @@ def test_a_replay_of_too_many_steps_is_not_run(monkeypatch: pytest.MonkeyPatch) 
     seats = Change("--max-num-seqs 16", "", THROUGHPUT, 0.5, {"max_num_seqs": 16})
     with pytest.raises(TypeError):
         Replay(case).gain(seats)
-    monkeypatch.setattr("quire.explain.whatif.LONGEST", 5000)
+    monkeypatch.setattr("quire.explain.whatif.MOST_WORK", 20_000)
     assert Replay(case).gain(seats) is None
+
+
+def test_few_blocks_make_a_replay_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen: 195 answers of 800 tokens in 137 blocks took 96 s, and a file's 10^15 clients more."""
+    monkeypatch.setattr("quire.explain.whatif.Replica", None)  # fails if one is made
+    long = [RecordedRequest(0.0, 200, 0, 1, 800) for _ in range(32)]
+    shape: dict[str, Any] = {"running": 16.0, "waiting": 48.0, "demand": 64, "arrivals": long}
+    seats = Change("--max-num-seqs 64", "", THROUGHPUT, 0.5, {"max_num_seqs": 64})
+    roomy = Replay(open_case(fixed(kv_blocks=4000, **shape)))
+    with pytest.raises(TypeError):
+        roomy.gain(seats)
+    assert Replay(open_case(fixed(kv_blocks=137, **shape))).gain(seats) is None
+    assert Replay(open_case(fixed(kv_blocks=4000, **shape | {"waiting": 1e15}))).gain(seats) is None
 
 
 def test_requests_at_their_times_come_as_often_as_in_the_window() -> None:
