@@ -88,7 +88,7 @@ def _suspects(case: Case) -> list[Suspect]:
 
 
 def _ranked(suspects: list[Suspect]) -> list[Suspect]:
-    return sorted(suspects, key=lambda s: (s.kind, -s.finding.share))
+    return sorted(suspects, key=lambda s: (s.kind.place, -s.finding.share))
 
 
 def _simulated(suspect: Suspect, predict: Predict) -> Suspect:

@@ -66,7 +66,7 @@ def _verdict(report: Report) -> Iterator[str]:
         f" ({verdict.share:.0%} of the time, confidence {verdict.confidence:.0%})"
         * bool(verdict.share)
     )
-    if not verdict.fault and verdict.cause != "none":
+    if verdict.cause != "none" and not any(f.fault for f in (verdict, *report.causes)):
         yield "  Nothing is amiss; this limits a healthy engine, too."
     yield from _wrapped(verdict.text, "  ")
     for finding in report.causes:

@@ -200,10 +200,11 @@ def test_waiting_for_a_seat_is_not_waiting_for_blocks() -> None:
     assert "queueing" not in causes
 
 
-def test_requests_that_wait_longer_than_they_run_prove_a_cause() -> None:
+@pytest.mark.parametrize("waiting", [0.6, 3.0])
+def test_requests_that_wait_beside_a_small_batch_prove_a_cause(waiting: float) -> None:
     """Of a seat, or of blocks, even if no more tokens per second come of more of them."""
     prompts = {"step_sizes": [(1.0, 500), (500.0, 20)], "computed_tokens": 10_500, "steps": 520}
-    crowd: dict[str, Any] = {"running": 1.0, "waiting": 3.0, "demand": 4} | prompts
+    crowd: dict[str, Any] = {"running": 1.0, "waiting": waiting, "demand": 4} | prompts
     seat = healthy(args={"max_num_seqs": 1}, **crowd)
     blocks = healthy(args={"num_gpu_blocks_override": 200}, kv_share=0.5, kv_peak=0.95, **crowd)
     for evidence, cause in ((seat, "queueing"), (blocks, "kv_cache_too_small")):
@@ -370,14 +371,18 @@ def test_a_neighbour_makes_no_stage_slow() -> None:
     assert "slow_stage" in {finding.cause for finding in named}
 
 
-def test_few_clients_come_behind_a_neighbour_and_before_a_limit() -> None:
+@pytest.mark.parametrize(("waits", "first"), [(3.0, "few_clients"), (9.0, "busy_neighbour")])
+def test_of_few_clients_and_a_neighbour_the_costlier_is_first(waits: float, first: str) -> None:
+    """Seen: a process cost one client 8 %, and eight clients would have 3.9 times the tokens."""
     alone, _ = FAULTS["few_clients"]
     bound = profile(("linear", "layers.0.mlp.up", 9.0, 36.0, 20.0), model_seconds=9.1)
-    host = FAULTS["busy_neighbour"][0].host
+    host = HostUse(10.0, 4, busy=39.0, own=29.0, steal=0.0, waited=9.0, waits=[waits] * 4)
     report = explain(msgspec.structs.replace(alone, ops=bound, host=host))
-    named = [finding.cause for finding in report.causes]
-    assert named == ["busy_neighbour", "few_clients", "memory_bandwidth"]
-    assert [finding.fault for finding in report.causes] == [True, False, False]
+    faults = {finding.cause: finding.fault for finding in report.causes}
+    assert faults == {"few_clients": False, "busy_neighbour": True, "memory_bandwidth": False}
+    named = list(faults)
+    assert (named[0], named[2]) == (first, "memory_bandwidth")
+    assert "Nothing is amiss" not in render(report)
     offline = explain(msgspec.structs.replace(alone, ops=bound, offline=True))
     assert offline.verdict.cause == "memory_bandwidth"
 

@@ -11,8 +11,8 @@ from quire.explain.causes.case import (
     Kind,
     Suspect,
     change,
-    mostly_waiting,
     saving,
+    small_batch,
     suspect,
 )
 from quire.explain.evidence import Window
@@ -49,7 +49,7 @@ def kv_cache_too_small(case: Case) -> Suspect | None:
         saving(more.estimated_gain),
         [more, *_int8(case, more.estimated_gain)],
         Kind.PROVEN,
-        mostly_waiting(case),
+        small_batch(w),
         kv_share=w.kv_share,
         kv_blocks=w.kv_blocks,
         running=w.running,

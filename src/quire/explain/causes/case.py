@@ -21,7 +21,7 @@ WORTH = 0.05
 LEAST_GAIN = 0.02
 """Changes that gain less are not proposed."""
 FEW_SEATS = 8
-"""A batch that is too small wherever more requests wait than run."""
+"""Sequences of a batch that is too small wherever requests wait."""
 FEW_CLIENTS = 2
 """Sequences at a time that are too few to share the reading of weights, or a step's own work."""
 LATEST = 2.0
@@ -64,6 +64,11 @@ class Kind(IntEnum):
     """The machine can do no more."""
     ELSEWHERE = 7
     """The engine loses no time."""
+
+    @property
+    def place(self) -> int:
+        """Return the place of such findings; a neighbour and few clients share one."""
+        return Kind.NEIGHBOUR if self is Kind.DEMAND else self
 
     @property
     def fault(self) -> bool:
@@ -234,17 +239,20 @@ def saving(gain: float) -> float:
 
 
 def useful(changes: Sequence[Change], floor: float = 0.0) -> list[Change]:
-    """Return the changes that gain something; see `Suspect.floor` for the first."""
-    return [c for n, c in enumerate(changes) if c.estimated_gain > LEAST_GAIN or (floor and not n)]
+    """Return the changes that gain something; with a floor also the first, without a figure."""
+    return [
+        c if c.estimated_gain > LEAST_GAIN else msgspec.structs.replace(c, estimated_gain=0.0)
+        for n, c in enumerate(changes)
+        if c.estimated_gain > LEAST_GAIN or (floor and not n)
+    ]
 
 
-def mostly_waiting(case: Case) -> float:
-    """Return a floor if so few sequences can run that requests wait for longer than they run.
+def small_batch(w: Window) -> float:
+    """Return a floor if requests wait although few sequences run.
 
-    More of them then end a wait, even if no more tokens are computed per second.
+    A larger batch ends the wait, even if no more tokens are computed per second.
     """
-    w = case.window
-    return WORTH if w.running <= FEW_SEATS and w.waiting > max(1.0, w.running) else 0.0
+    return WORTH if w.running <= FEW_SEATS and w.waiting >= 0.5 else 0.0
 
 
 def suspect(

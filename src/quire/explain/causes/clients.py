@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import FEW_CLIENTS, Case, Kind, Suspect, change, suspect
+from quire.explain.causes.case import FEW_CLIENTS, Case, Kind, Suspect, change, saving, suspect
 
 MANY = 0.1
 """Share of the requests, or of the work, from which clients' behaviour is a cause."""
@@ -137,7 +137,7 @@ def few_clients(case: Case) -> Suspect | None:
         "few_clients",
         f"No more than {w.demand} sequences ran at a time, and each step reads all weights for "
         f"them. {MORE_CLIENTS} requests at a time would give {1 + gain:.1f} times the tokens.",
-        1.0 - w.share("idle"),
+        (1.0 - w.share("idle")) * saving(gain),
         [],
         Kind.DEMAND,
         demand=w.demand,

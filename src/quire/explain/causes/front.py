@@ -9,8 +9,8 @@ from quire.explain.causes.case import (
     Kind,
     Suspect,
     change,
-    mostly_waiting,
     saving,
+    small_batch,
     suspect,
 )
 from quire.explain.report import THROUGHPUT, Change
@@ -42,7 +42,7 @@ def queueing(case: Case) -> Suspect | None:
     fields: dict[str, bool | int | float | str | None] = {"max_num_seqs": wanted}
     why = f"reads the weights once for {wanted} sequences in place of {seats}"
     taken = f"All {seats} seats" if seats > 1 else "The one seat"
-    floor = mostly_waiting(case)
+    floor = small_batch(w)
     return suspect(
         "queueing",
         f"{taken} of the batch {'are' if seats > 1 else 'is'} taken, and {w.waiting:.1f} requests "
