@@ -23,10 +23,8 @@ from quire.system.records import dataclass
 SYSTEM = Path("/")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
-_ESTABLISHED = " 01 "
+_ESTABLISHED = "01"
 """State in a row of /proc/net/tcp."""
-
-
 COMPUTING = (b"quire.engine.process", b"quire.executor.rank")
 """Modules whose processes compute the model."""
 MOST_THREADS = 64
@@ -287,15 +285,11 @@ def peers(pids: Iterable[int], root: Path = SYSTEM) -> set[str]:
     return {inode for local, remote, inode in rows if (local, remote) in ends} - mine
 
 
-def unread(pid: int, root: Path = SYSTEM) -> list[int]:
-    """Return the bytes that each connection of a process holds for a client that has not read."""
-    mine = set(_sockets(pid, root))
-    rows = [row for name in ("tcp", "tcp6") for row in _fields(root / "proc/net" / name)]
-    return [int(fields[4].partition(":")[0], 16) for fields in rows if fields[9] in mine]
+def unread() -> list[int]:
+    """Return the bytes that each connection of this process holds for a client that has not read.
 
-
-def own_unread() -> list[int]:
-    """Return `unread` of this process: Linux needs milliseconds to list all connections."""
+    Linux needs milliseconds to list all connections in /proc.
+    """
     found = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # closed, no socket, or not connected
@@ -312,16 +306,11 @@ def _queued(own: socket.socket) -> int:
 
 def _rows(table: Path) -> Iterator[tuple[str, str, str]]:
     """Yield an established connection's local address, remote address and inode."""
-    for fields in _fields(table):
-        # IPv4 inside of IPv6 is the same address; the last eight digits and the port say it.
-        yield fields[1][-13:], fields[2][-13:], fields[9]
-
-
-def _fields(table: Path) -> Iterator[list[str]]:
-    """Yield the fields of established connections."""
     with suppress(OSError):
-        rows = table.read_text().splitlines()[1:]
-        yield from map(str.split, (row for row in rows if _ESTABLISHED in row))
+        for fields in map(str.split, table.read_text().splitlines()[1:]):
+            if fields[3] == _ESTABLISHED:
+                # IPv4 inside of IPv6 ends with the same eight digits and the port.
+                yield fields[1][-13:], fields[2][-13:], fields[9]
 
 
 def _sockets(pid: int, root: Path = SYSTEM) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import Counter
@@ -20,7 +19,7 @@ from quire.explain import surroundings
 from quire.explain.evidence import CORE, OFFLINE, Window
 from quire.explain.host import HostUse, Pauses, read_host, use_between
 from quire.explain.surroundings import StateCount, Surroundings
-from quire.metrics.histogram import quantile
+from quire.metrics.histogram import TimedHistogram, quantile
 from quire.metrics.requests import RequestMix, since
 from quire.metrics.stats import EngineStats
 from quire.system.records import dataclass
@@ -45,11 +44,7 @@ class _Totals:
     seconds: dict[str, float]
     counts: dict[str, int]
     draft_seconds: float
-    sizes: list[int]
-    size_sums: list[float]
-    size_seconds: list[float]
-    size_rest: list[float]
-    computed: float
+    sizes: TimedHistogram
     lags: list[int]
     latencies: list[int]
     scrape_seconds: float
@@ -186,25 +181,26 @@ class Probe:
         parts = {name: s - first.seconds[name] for name, s in last.seconds.items()}
         scheduler, stats = self._stats.scheduler, self._stats
         latency = stats.inter_token_latency.bounds, _less(last.latencies, first.latencies)
-        sizes = _less(last.sizes, first.sizes)
+        lags, before, after = _less(last.lags, first.lags), first.sizes, last.sizes
+        sizes = _less(after.counts, before.counts)
         window = Window(
             seconds=max(1e-9, last.moment - first.moment),
             parts=parts,
             step_sizes=[
                 (tokens / count, count)
-                for tokens, count in zip(_less(last.size_sums, first.size_sums), sizes, strict=True)
+                for tokens, count in zip(_less(after.sums, before.sums), sizes, strict=True)
                 if count
             ],
-            step_seconds=list(compress(_less(last.size_seconds, first.size_seconds), sizes)),
-            step_rest=list(compress(_less(last.size_rest, first.size_rest), sizes)),
-            computed_tokens=round(last.computed - first.computed),
+            step_seconds=list(compress(_less(after.seconds, before.seconds), sizes)),
+            step_rest=list(compress(_less(after.rest, before.rest), sizes)),
+            computed_tokens=round(after.total - before.total),
             demand=gauges.demand,
             in_flight=gauges.mean("in_flight"),
             most_in_flight=gauges.in_flight,
             kv_peak=gauges.kv_peak,
             kv_held=gauges.kv_held,
             kv_blocks=scheduler.kv_blocks_total if scheduler else 0,
-            loop_lag_p99=_p99(stats.event_loop_lag.bounds, _less(last.lags, first.lags)),
+            loop_lag_p99=quantile(0.99, stats.event_loop_lag.bounds, lags) or 0.0,
             itl_p50=quantile(0.5, *latency) or 0.0,
             itl_p99=quantile(0.99, *latency) or 0.0,
             scrape_seconds=last.scrape_seconds - first.scrape_seconds,
@@ -251,18 +247,13 @@ class Probe:
             "aborted_tokens": stats.aborted_tokens,
             "slow_outputs": stats.slow_outputs,
         }
-        sizes = stats.iteration_tokens
         return _Totals(
             self._now(),
             stats.restarts,
             stats.seconds(),
             counts,
             drafts.draft_seconds if drafts else 0.0,
-            list(sizes.counts),
-            list(sizes.sums),
-            list(sizes.seconds),
-            list(sizes.rest),
-            sizes.total,
+            deepcopy(stats.iteration_tokens),
             list(stats.event_loop_lag.counts),
             list(stats.inter_token_latency.counts),
             stats.scrape_seconds,
@@ -294,14 +285,3 @@ def _whole(window: Window, core: tuple[str, ...], rest: str) -> Window:
     parts = dict(window.parts)
     parts[rest] = parts.get(rest, 0.0) + max(0.0, missing)
     return msgspec.structs.replace(window, parts=parts)
-
-
-def _p99(bounds: tuple[float, ...], counts: list[int]) -> float:
-    total, seen = sum(counts), 0
-    if not total:
-        return 0.0
-    for bound, count in zip((*bounds, math.inf), counts, strict=True):
-        seen += count
-        if seen >= 0.99 * total:
-            return bound if bound < math.inf else bounds[-1]
-    return bounds[-1]

@@ -16,7 +16,7 @@ import msgspec
 
 from quire.explain.cards import Card
 from quire.explain.cgroups import cpu_limit, cpu_weight, freezers, is_frozen, memory_wait
-from quire.explain.host import COMPUTING, SYSTEM, own_unread, unread
+from quire.explain.host import COMPUTING, SYSTEM, unread
 from quire.explain.proc import fields, listed, numbers, quick, text
 from quire.explain.python import debugging, tracing
 from quire.system.records import dataclass
@@ -143,7 +143,7 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
     nodes = memory_nodes(root)
     status = [fields(text(root / f"proc/{p}/status")) for p in pids]
     files, most_files = _files(pids, root)
-    queues = own_unread() if pid is None and root == SYSTEM else unread(first, root)
+    queues = unread() if pid is None else []
     refused = any(found.get("THP_enabled", 1) == 0 for found in status)
     now = Surroundings(
         online=len(numbers(text(root / "sys/devices/system/cpu/online"))),

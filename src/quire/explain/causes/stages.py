@@ -57,11 +57,8 @@ def slow_stage(case: Case) -> Suspect | None:
 
 def slow_replica(case: Case) -> Suspect | None:
     """One replica waits for a core for more of its time than the others."""
-    config, host, count = (
-        case.evidence.config,
-        case.evidence.host,
-        len(case.evidence.args.replicas),
-    )
+    config, host = case.evidence.config, case.evidence.host
+    count = len(case.evidence.args.replicas)
     ranks = config.tensor_parallel_size * config.pipeline_parallel_size
     if host is None or count < 2 or len(host.workers) < count * ranks:
         return None
@@ -108,20 +105,14 @@ def slow_link(case: Case) -> Suspect | None:
     slow = max(range(len(ways)), key=ways.__getitem__)
     link, per_node = stages[slow], case.evidence.config.cluster.nnodes / len(stages)
     nodes = int(slow * per_node), int((slow + 1) * per_node)
-    rate = link.hop_bytes / max(link.hop_seconds, 1e-9) / 1e6
+    why, rate = "makes them come sooner", link.hop_bytes / max(link.hop_seconds, 1e-9) / 1e6
     return suspect(
         "slow_link",
         f"Rows of a step take {1e3 * ways[slow]:.1f} ms from node {nodes[0]} to node {nodes[1]}, "
         f"with a receipt back: {link.hop_bytes / steps / 1e3:.1f} KB, {rate:.1f} MB/s. All stages "
         f"together compute a step in {1e3 * sum(busy):.1f} ms.",
         lost,
-        [
-            change(
-                f"a faster network between node {nodes[0]} and node {nodes[1]}",
-                "makes them come sooner",
-                lost,
-            )
-        ],
+        [change(f"a faster network between node {nodes[0]} and node {nodes[1]}", why, lost)],
         stage=slow,
         hop_ms=1e3 * ways[slow],
         hop_mb_s=rate,
