@@ -242,7 +242,7 @@ FAULTS: dict[str, Fault] = {
     "slow_link": Fault(("slow_link",), OPT, asks(), prepare=behind_a_slow_link, environment=KEY),
     "core_quota": Fault(("cpu_quota",), EMBEDDED, asks(), during=core_quota),
     "low_weight": Fault(("low_priority",), EMBEDDED, asks(), during=low_weight),
-    "refused_all": Fault(("refused_requests",), EMBEDDED, asks(max_tokens=4000)),
+    "refused_all": Fault(("refused_requests",), EMBEDDED, of_tokens(1100, 8)),
     "files": Fault(("open_files",), EMBEDDED, asks(), clients=16, during=few_files),
     # Servers with something wrong.
     "seats": Fault(("queueing",), (*EMBEDDED, "--max-num-seqs", "2"), asks()),
