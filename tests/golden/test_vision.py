@@ -454,6 +454,7 @@ def test_parts_of_a_long_image_stand_between_texts(tmp_path: Path) -> None:
         "paligemma",
         "internvl",
         "llava",
+        "whole",
         "llava_next",
         "qwen2_vl",
         "qwen3_vl",
@@ -465,15 +466,19 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     from PIL import ImageOps
 
     changes = PANNED if kind == "panned" else None
-    kind = kind.replace("panned", "gemma3")
+    size = {"size": {"height": 32, "width": 32}} if kind == "whole" else {}
+    kind = kind.replace("panned", "gemma3").replace("whole", "llava")
     write_vision_model(tmp_path, kind)
+    processor = MODELS[kind][2] | size
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
     args = EngineArgs(model=str(tmp_path), mm_processor_kwargs=json.dumps(changes or {}))
     config = resolve(args, detect()).config
     vision, settings = config.model.vision, config.images
     assert vision is not None
     assert settings is not None
-    name, _, processor = MODELS[kind]
-    name = {"Qwen3VL": "Qwen2VL", "PaliGemma": "Siglip", "InternVL": "GotOcr2"}.get(name, name)
+    name = {"Qwen3VL": "Qwen2VL", "PaliGemma": "Siglip", "InternVL": "GotOcr2"}.get(
+        MODELS[kind][0], MODELS[kind][0]
+    )
     oracle = getattr(transformers, f"{name}ImageProcessorPil")(**processor, **(changes or {}))
     count = 0
     for label, data in files():

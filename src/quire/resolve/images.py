@@ -152,9 +152,16 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
     if kind in ("clip", "llava"):
         hf.only(settings, "do_center_crop", True, "square images")
         hf.only(settings, "do_pad", False, "images that are cut, not padded")
+        side = hf.integer(crop, "height", default=image_size)
+        hf.only(crop, "width", side, "squares")
+        hf.only(size, "longest_edge", None, "images resized by their shorter edge")
+        if "shortest_edge" not in size and "height" in size:  # whatever the aspect
+            for name in ("height", "width"):
+                hf.only(size, name, side, "squares")
+            return {"crop": side}
         return {
             "shortest_edge": hf.integer(size, "shortest_edge", default=image_size),
-            "crop": hf.integer(crop, "height", default=image_size),
+            "crop": side,
         }
     if kind == "idefics3":
         tile = hf.integer(hf.table(settings, "max_image_size"), "longest_edge", default=image_size)

@@ -12,7 +12,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.frontend.input.input_processor import InputProcessor
 from quire.frontend.input.seeds import derive_seed
-from quire.frontend.input.served_model import sampling_defaults
+from quire.frontend.input.served_model import eos_token_ids, sampling_defaults
 from tests.packed_tokens import unpack_tokens
 from tests.unit.engine.echo import EOS
 from tests.unit.engine.fakes import ByteTokenizer, check_structure, input_processor, ready, resolved
@@ -206,6 +206,20 @@ def test_end_of_sequence_tokens_come_from_all_three_places() -> None:
     processor = input_processor(eos_token_id=[3, 5])
     [child] = process("a", processor=processor).children
     assert child.inputs.eos_token_ids == (3, 5, EOS)
+
+
+def test_an_end_that_no_file_states_counts_only_alone() -> None:
+    """An absent eos_token_id of Llama's config means 2, which is "#" in Llama 3's vocabulary."""
+    model = resolved(eos_token_id=[3, 5])
+    config = replace(model.config, model=replace(model.config.model, eos_token_ids=(2,)))
+    tokenizer = ByteTokenizer()
+    for stated in ({}, {"eos_token_id": 2}, {"text_config": {"eos_token_id": 2}}):
+        source = replace(model.source, config=stated)
+        found = eos_token_ids(replace(model, config=config, source=source), tokenizer)
+        assert found == ((2, 3, 5, EOS) if stated else (3, 5, EOS))
+    source = replace(model.source, config={}, generation_config={})
+    tokenizer.eos_token_id = None
+    assert eos_token_ids(replace(model, config=config, source=source), tokenizer) == (2,)
 
 
 def test_sampling_defaults_come_from_the_generation_config() -> None:

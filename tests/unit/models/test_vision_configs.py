@@ -106,6 +106,26 @@ def test_the_base_of_a_towers_positions(kind: str) -> None:
         base(rope_type="yarn", factor=2.0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "base", "eps"), [("qwen2_vl", 1e6, 1e-5), ("qwen2_5_vl", 1e6, 1e-5),
+                              ("qwen3_vl", 5e5, 1e-6), ("qwen3_vl_moe", 5e5, 1e-6)],
+)  # fmt: skip
+def test_defaults_of_the_text_model_are_those_of_the_whole(
+    kind: str, base: float, eps: float
+) -> None:
+    name, config, _ = MODELS[kind]
+    rope = {k: v for k, v in config["text_config"]["rope_parameters"].items() if k != "rope_theta"}
+    text = config["text_config"] | {"rope_parameters": rope, "model_type": f"{kind}_text"}
+    config = config | {"architectures": [f"{name}ForConditionalGeneration"]}
+    found = model_config(config | {"text_config": text})
+    assert found.rope is not None
+    assert (found.rope.theta, found.norm_eps) == (base, eps)
+    own = text | {"rope_parameters": rope | {"rope_theta": 7e3}, "rms_norm_eps": 1e-3}
+    found = model_config(config | {"text_config": own})
+    assert found.rope is not None
+    assert (found.rope.theta, found.norm_eps) == (7e3, 1e-3)
+
+
 def test_an_activation_that_is_no_name() -> None:
     name, config, _ = MODELS["llava"]
     tower = config["vision_config"] | {"hidden_act": []}

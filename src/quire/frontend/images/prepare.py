@@ -182,6 +182,8 @@ Tiles = tuple[list[Any], tuple[int, int]]
 
 def _cropped(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """LLaVA: resize the shorter edge, and cut a square from the middle."""
+    if not config.shortest_edge:
+        return _square(image, vision, config)
     short, long = sorted(image.size)
     edge = config.shortest_edge
     other = int(edge * long / short)

@@ -64,7 +64,9 @@ def cache_tokens(config: EngineConfig, ready: Ready) -> int:
 def eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return all end tokens, from config.json, generation_config.json and the tokenizer.
 
-    A token that the model cannot generate ends nothing: it is left out with a warning.
+    A token that the model cannot generate ends nothing: it is left out with a warning. What an
+    absent field of config.json means counts only if no other place names an end: of Llama it is
+    token 2, which is "#" in Llama 3's vocabulary.
 
     Raises:
         CheckpointError: an end token is no number.
@@ -76,6 +78,10 @@ def eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:
         "generation_config.json": generation if isinstance(generation, list) else [generation],
         "the tokenizer": [tokenizer.eos_token_id],
     }
+    if not _states_end(resolved.source.config) and any(
+        token is not None for ids in [*places.values()][1:] for token in ids
+    ):
+        del places["config.json"]
     found = set()
     for place, ids in places.items():
         for token in ids:
@@ -94,6 +100,11 @@ def eos_token_ids(resolved: Resolved, tokenizer: Tokenizer) -> tuple[int, ...]:
                     place, token, model.vocab_size - 1,
                 )  # fmt: skip
     return tuple(sorted(found))
+
+
+def _states_end(config: dict[str, Any]) -> bool:
+    text = config.get("text_config")
+    return "eos_token_id" in config or (isinstance(text, dict) and "eos_token_id" in text)
 
 
 def check_vocabulary(config: EngineConfig, tokenizer: Tokenizer) -> None:

@@ -58,6 +58,9 @@ def text_config(config: hf.HFConfig, kind: VisionKind | None) -> dict[str, Any]:
     if nested and (kind in _OUTER_TIES or config.get("tie_word_embeddings")):
         text["tie_word_embeddings"] = config.get("tie_word_embeddings", True)
     text = _DEFAULTS.get(str(text.get("model_type")), {}) | text
+    theta, ropes = _THETAS.get(str(text.get("model_type"))), [hf.table(text, n) for n in _ROPES]
+    if theta and not any(table.get("rope_theta") for table in (text, *ropes)):
+        text["rope_theta"] = theta
     if kind == "clip":
         text["projection_dim"] = config.get("projection_dim", 512)
     if kind == "paligemma":  # of prompts (`VisionConfig.whole`)
@@ -66,7 +69,7 @@ def text_config(config: hf.HFConfig, kind: VisionKind | None) -> dict[str, Any]:
     if isinstance(model_type := text.get("model_type"), str):
         text["model_type"] = types.get(model_type, model_type)
     # M-RoPE turns like the plain one, but for its positions (`VisionConfig.sections`).
-    for name in ("rope_scaling", "rope_parameters"):
+    for name in _ROPES:
         if (rope := hf.table(text, name)) and "mrope_section" in rope:
             plain = {key: value for key, value in rope.items() if key not in _MROPE}
             if plain.get("rope_type", plain.get("type", "mrope")) == "mrope":
@@ -76,8 +79,15 @@ def text_config(config: hf.HFConfig, kind: VisionKind | None) -> dict[str, Any]:
     return text
 
 
+_ROPES = ("rope_scaling", "rope_parameters")
+_QWEN2_VL = {"num_key_value_heads": 8, "rms_norm_eps": 1e-5, "max_window_layers": 80}
+_QWEN2_TYPES = ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
+_QWEN3_TYPES = ("qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe", "qwen3_vl_moe_text")
+_THETAS = dict.fromkeys(_QWEN2_TYPES, 1e6) | dict.fromkeys(_QWEN3_TYPES, 5e5)
+"""RoPE's base, where the text models alone have another default."""
 _GEMMA = {"max_position_embeddings": 8192, "head_dim": 256, "vocab_size": 256000}
-_DEFAULTS: dict[str, dict[str, int | bool]] = {
+_DEFAULTS: dict[str, dict[str, float]] = {
+    **dict.fromkeys(_QWEN2_TYPES, _QWEN2_VL),
     "gemma": _GEMMA,
     "gemma2": _GEMMA | {"num_attention_heads": 8, "num_key_value_heads": 4},
     "gemma3_text": {
