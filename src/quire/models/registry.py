@@ -183,12 +183,12 @@ def text_alone(hf_config: Mapping[str, Any]) -> bool:
     if not isinstance(classes, list) or not isinstance(text, Mapping):
         return False
     names = [name for name in classes if isinstance(name, str)]
-    known = any(name in HF_CLASSES or name in CLASSES for name in names)
+    known = any(name in HF_CLASSES for name in names) or vision_kind(hf_config) is not None
     writes = any(name.endswith("ForConditionalGeneration") for name in names)
     return writes and not known and text.get("model_type") in _DECODERS.values()
 
 
-_TEXT_PART = re.compile(r"(?:model\.)?language_model\.")
+_TEXT_PART = re.compile(r"(?:model\.)?(?:language|text)_model\.")
 _PLAIN = re.compile(r"(?:lm_head|mtp|(?:model\.)?(?:layers|embed_tokens|norm))\.")
 
 

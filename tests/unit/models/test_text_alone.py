@@ -16,12 +16,16 @@ TEXT: dict[str, Any] = {
 }  # fmt: skip
 CONFIG = {"architectures": ["UnknownForConditionalGeneration"], "text_config": TEXT}
 
+LLAVA: dict[str, Any] = {"architectures": ["LlavaForConditionalGeneration"]}
+
 
 @pytest.mark.parametrize(
     ("changes", "alone"),
     [
         ({}, True),
-        ({"architectures": ["LlavaForConditionalGeneration"]}, False),
+        (LLAVA, False),
+        (LLAVA | {"vision_config": {"model_type": "clip_vision_model"}}, False),
+        (LLAVA | {"vision_config": {"model_type": "pixtral"}}, True),
         ({"architectures": ["MistralForCausalLM"]}, False),
         ({"architectures": ["UnknownForRetrieval"]}, False),
         ({"architectures": "x"}, False),
@@ -52,6 +56,7 @@ def test_the_text_model_is_read() -> None:
         ("language_model.model.norm.weight", "model.norm.weight"),
         ("language_model.lm_head.weight", "lm_head.weight"),
         ("lm_head.weight", "lm_head.weight"),
+        ("model.text_model.norm.weight", "norm.weight"),
         ("mtp.fc.weight", "mtp.fc.weight"),
         ("model.layers.0.input_layernorm.weight", "model.layers.0.input_layernorm.weight"),
         ("model.visual.blocks.0.norm1.weight", None),

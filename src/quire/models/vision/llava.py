@@ -18,7 +18,6 @@ from quire.models.vision.architecture import (
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
-    hf.only(vision, "model_type", "clip_vision_model", "LLaVA on CLIP")
     hf.only(config, "vision_feature_select_strategy", "default", "the patches without the class")
     hf.only(config, "projector_hidden_act", "gelu", "the projector of LLaVA 1.5")
     tower = clip_shape(vision)

@@ -26,6 +26,7 @@ CLASSES: dict[str, VisionKind] = {
     "SiglipModel": "siglip",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
+_CLIP = "clip_vision_model"
 _KINDS = Registry(
     "vision architecture",
     {kind: f"quire.models.vision.{kind}:ARCHITECTURE" for kind in sorted({*CLASSES.values()})},
@@ -43,7 +44,11 @@ def vision_kind(config: hf.HFConfig) -> VisionKind | None:
     classes = config.get("architectures")
     found = classes if isinstance(classes, list) else []
     names = (name for name in found if isinstance(name, str))
-    return next((CLASSES[name] for name in names if name in CLASSES), None)
+    kind = next((CLASSES[name] for name in names if name in CLASSES), None)
+    tower = config.get("vision_config")
+    if kind in ("llava", "llava_next") and isinstance(tower, dict):  # or on SigLIP, or on Pixtral
+        return kind if tower.get("model_type", _CLIP) == _CLIP else None
+    return kind
 
 
 def text_config(config: hf.HFConfig, kind: VisionKind | None) -> dict[str, Any]:
@@ -86,7 +91,7 @@ _QWEN3_TYPES = ("qwen3_vl", "qwen3_vl_text", "qwen3_vl_moe", "qwen3_vl_moe_text"
 _THETAS = dict.fromkeys(_QWEN2_TYPES, 1e6) | dict.fromkeys(_QWEN3_TYPES, 5e5)
 """RoPE's base, where the text models alone have another default."""
 _GEMMA = {"max_position_embeddings": 8192, "head_dim": 256, "vocab_size": 256000}
-_DEFAULTS: dict[str, dict[str, float]] = {
+_DEFAULTS: dict[str, dict[str, Any]] = {
     **dict.fromkeys(_QWEN2_TYPES, _QWEN2_VL),
     "gemma": _GEMMA,
     "gemma2": _GEMMA | {"num_attention_heads": 8, "num_key_value_heads": 4},
