@@ -61,7 +61,7 @@ def aborted_requests(case: Case) -> Suspect | None:
     """Clients leave before their answers end, and what was computed for them is lost."""
     w = case.window
     lost = min(1.0, w.aborted_tokens / max(1, w.computed_tokens))
-    if w.aborted < MANY * w.ended or lost < MANY:
+    if w.ended < ENOUGH or w.aborted < MANY * w.ended or lost < MANY:
         return None
     lost *= max(0.0, 1.0 - w.share("idle"))
     lost = min(lost, 1.0 - 1.0 / (w.ended + 2))  # more answers would show how many arrive

@@ -21,6 +21,8 @@ LEAST_LANE = 0.15
 """Share of its time that a tokenizer's process must compute to delay the core."""
 MANY_POLLS = 20.0
 """GET requests per second that no monitoring needs."""
+LEAST_LEFT = 0.1
+"""Share of the time that counts as left to a starved event loop."""
 LEAST_LOOP = 0.3
 """Share of the engine's CPU time that the event loop must take to delay the core."""
 
@@ -72,7 +74,7 @@ def tokenization(case: Case) -> Suspect | None:
         lanes = max(1, e.args.tokenizer_pool_size)
         idle = w.share("idle")
         # Beside other programs a busy lane waits for a core for a part of its time.
-        waited = max(case.waited, e.host.loop_waited / e.host.seconds if e.host else 0.0)
+        waited = max(case.waited, _loop_waited(case))
         if share < LEAST_LANE * lanes or share + waited * lanes < 0.5 * lanes or idle < 0.1:
             return None
         more = lanes + 1
@@ -141,10 +143,15 @@ def _fills_loop(case: Case, busy: float, most: float = BUSY_LOOP) -> bool:
 
 def _loop_time(case: Case, busy: float) -> float:
     """Return the share of the window in which the event loop's thread ran or waited for a core."""
-    host = case.evidence.host
-    if host is not None and host.loop_waited:
-        return min(1.0, busy + host.loop_waited / host.seconds)
+    if waited := _loop_waited(case):
+        return min(1.0, busy + waited)
     return min(1.0, busy / (1.0 - case.waited))
+
+
+def _loop_waited(case: Case) -> float:
+    """Return the share of the window in which the event loop's thread waited for a core."""
+    host = case.evidence.host
+    return 0.0 if host is None else host.loop_waited / host.seconds
 
 
 def tls(case: Case) -> Suspect | None:
@@ -171,6 +178,7 @@ def scrapes(case: Case) -> Suspect | None:
     if asked >= MANY_POLLS * w.seconds:  # each takes about as long as the rest of a request
         requests = asked + w.mix.requests + sum(w.refused.values())
         lost = max(lost, w.share("http") * asked / requests)
+    left = max(LEAST_LEFT, 1.0 - _loop_waited(case))  # by other programs
     path = max(w.polls, key=w.polls.__getitem__, default="/metrics")
     path = path if path.startswith("/") else "/…"
     return suspect(
@@ -180,6 +188,7 @@ def scrapes(case: Case) -> Suspect | None:
         lost,
         [change("scrape_interval: 15s in Prometheus, fewer polls", "asks less often", lost)],
         Kind.PROVEN,
+        WORTH if lost >= WORTH * left else 0.0,
         polls_s=asked / w.seconds,
         path=path,
     )
