@@ -22,6 +22,7 @@ from tokenizers import AddedToken
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.text.tokenizers.added_tokens import Added
 from quire.text.tokenizers.byte_level import split_bpe
+from quire.text.tokenizers.mistral_template import mistral_template
 from quire.text.tokenizers.post_processor import surround
 from quire.text.tokenizers.token_bytes import CHAR_OF_BYTE
 from quire.text.tokenizers.word_splits import SPLITS, WordSplit
@@ -53,6 +54,7 @@ class _Config(msgspec.Struct):
     pattern: str
     default_vocab_size: int
     default_num_special_tokens: int
+    version: str = ""
 
 
 class _Tekken(msgspec.Struct):
@@ -61,11 +63,15 @@ class _Tekken(msgspec.Struct):
     special_tokens: list[_Special] | None = None
 
 
-def ranked_backend(path: Path, settings: dict[str, Any], added: Added) -> tokenizers.Tokenizer:
-    """Return the tokenizer of one of `FILES`; `added` gains the roles of Mistral's tokens.
+def ranked_backend(
+    path: Path, settings: dict[str, Any], added: Added, templates: dict[str, str]
+) -> tokenizers.Tokenizer:
+    """Return the tokenizer of one of `FILES`.
 
     Args:
         settings: tokenizer_config.json.
+        added: gains the roles of Mistral's tokens.
+        templates: gains Mistral's chat template, if it is empty.
 
     Raises:
         CheckpointError: the file is damaged.
@@ -74,7 +80,7 @@ def ranked_backend(path: Path, settings: dict[str, Any], added: Added) -> tokeni
     try:
         content = path.read_bytes()
         if path.name == "tekken.json":
-            return _tekken(content, path, added)
+            return _tekken(content, path, added, templates)
         if settings.get("tokenizer_class") == _KIMI:
             lines = [line.split() for line in content.splitlines() if line]
             ranks = {b64decode(token): int(rank) for token, rank in lines}
@@ -93,7 +99,9 @@ def ranked_backend(path: Path, settings: dict[str, Any], added: Added) -> tokeni
     )
 
 
-def _tekken(content: bytes, path: Path, added: Added) -> tokenizers.Tokenizer:
+def _tekken(
+    content: bytes, path: Path, added: Added, templates: dict[str, str]
+) -> tokenizers.Tokenizer:
     file = msgspec.json.decode(content, type=_Tekken)
     first, size = file.config.default_num_special_tokens, file.config.default_vocab_size
     special = {f"<SPECIAL_{id_}>": id_ for id_ in range(first)}
@@ -109,6 +117,9 @@ def _tekken(content: bytes, path: Path, added: Added) -> tokenizers.Tokenizer:
         if token in special:
             added.roles.setdefault(role, token)
     surround(backend, added.roles.get("bos_token"), None)
+    template = mistral_template(file.config.version, special)
+    if template is not None and not templates:
+        templates["default"] = template
     return backend
 
 

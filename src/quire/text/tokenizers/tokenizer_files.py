@@ -57,7 +57,7 @@ def load_files(path: Path) -> HFTokenizer:
         backend = wordpiece_backend(path, settings, added.roles)
         added.add(backend)
     elif path.name in RANKED:
-        backend = ranked_backend(path, settings, added)
+        backend = ranked_backend(path, settings, added, templates)
         added.add(backend)
     elif path.suffix == ".model":
         vocabulary = read_vocabulary(path)
