@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from quire.explain.causes.case import Case, Kind, Suspect, saving, suspect
-from quire.explain.report import Change
+from quire.explain.report import Bound, Cause, Change
 from quire.models.cost import product_type
 
-SATURATED = {"memory": 0.6, "compute": 0.35}
+SATURATED: dict[Bound, float] = {"memory": 0.6, "compute": 0.35}
 """An operation is at a limit if it reaches at least this share of it."""
 
 
@@ -43,41 +43,36 @@ def wide_weights(case: Case) -> Suspect | None:
 
 def memory_bandwidth(case: Case) -> Suspect | None:
     """Ops read at the memory's bandwidth: only fewer bytes help."""
-    at = _at_limit(case, "memory")
-    if at is None or case.limits is None or case.evidence.config.dtype == "float32":
-        return None  # float32 weights are a cause of their own
-    bandwidth = case.limits.bandwidth_bytes_s / 1e9
-    changes = _quantizations(case) + _narrow_kv(case)
-    return suspect(
-        "memory_bandwidth",
-        f"{at.share:.0%} of the time goes to reading memory at {at.reached:.0%} of its "
-        f"{bandwidth:.0f} GB/s{_stale(case)}{at.where}.",
-        at.share,
-        changes,
-        Kind.LIMIT,
-        share_at_limit=at.share,
-        of_limit=at.reached,
-        bandwidth_gb_s=bandwidth,
-    )
+    return _limit(case, "memory_bandwidth", "memory")
 
 
 def compute(case: Case) -> Suspect | None:
     """Products run at the cores' peak rate: only cheaper or fewer ones help."""
-    at = _at_limit(case, "compute")
-    if at is None or case.limits is None or case.evidence.config.dtype == "float32":
-        return None
-    product = product_type(case.evidence.config)
-    peak = case.limits.flops_s.get(product, 0.0) / 1e9
+    return _limit(case, "compute", "compute")
+
+
+def _limit(case: Case, cause: Cause, bound: Bound) -> Suspect | None:
+    """Return that operations are at this limit of the machine."""
+    at, used, config = _at_limit(case, bound), case.limits, case.evidence.config
+    if at is None or used is None or config.dtype == "float32":
+        return None  # float32 weights are a cause of their own
+    changes, stale = _quantizations(case), " (the measured limit is stale)" * used.stale
+    if bound == "memory":
+        name, peak = "bandwidth_gb_s", used.bandwidth_bytes_s / 1e9
+        what = f"reading memory at {at.reached:.0%} of its {peak:.0f} GB/s"
+        changes += _narrow_kv(case)
+    else:
+        product = product_type(config)
+        name, peak = "peak_gflop_s", used.flops_s.get(product, 0.0) / 1e9
+        what = f"products at {at.reached:.0%} of the {peak:,.0f} GFLOP/s that the cores reach in "
+        what += product
     return suspect(
-        "compute",
-        f"{at.share:.0%} of the time goes to products at {at.reached:.0%} of the {peak:,.0f} "
-        f"GFLOP/s that the cores reach in {product}{_stale(case)}{at.where}.",
+        cause,
+        f"{at.share:.0%} of the time goes to {what}{stale}{at.where}.",
         at.share,
-        _quantizations(case),
+        changes,
         Kind.LIMIT,
-        share_at_limit=at.share,
-        of_limit=at.reached,
-        peak_gflop_s=peak,
+        **{"share_at_limit": at.share, "of_limit": at.reached, name: peak},
     )
 
 
@@ -89,7 +84,7 @@ class _AtLimit(NamedTuple):
     where: str
 
 
-def _at_limit(case: Case, bound: str) -> _AtLimit | None:
+def _at_limit(case: Case, bound: Bound) -> _AtLimit | None:
     """Return the share from the profiled ops, or else from the bytes and FLOPs of a step."""
     profile = case.evidence.ops
     if profile is None or not profile.ops:
@@ -113,10 +108,6 @@ def _at_limit(case: Case, bound: str) -> _AtLimit | None:
     rate = f"{line.gb_s:.0f} GB/s" if bound == "memory" else f"{line.gflop_s:,.0f} GFLOP/s"
     where = f"; most in {line.name} {line.module}".rstrip() + f", at {rate}"
     return _AtLimit(case.model * inside * share, reached, where)
-
-
-def _stale(case: Case) -> str:
-    return " (the measured limit is stale)" if case.limits and case.limits.stale else ""
 
 
 def _quantizations(case: Case) -> list[Change]:
