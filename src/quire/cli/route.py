@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
     )
     add("--host", "127.0.0.1", "address to listen on")
-    add("--port", 8080, "0 is any free port", type=int)
+    add("--port", 8080, "port to listen on; 0 is any free one", type=int)
     add("--max-body-bytes", "32MiB", "largest request body", type=parse_size)
 
 

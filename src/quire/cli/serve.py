@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the model, the HTTP flags and the engine's flags to `parser`."""
     http = Flags(parser.add_argument_group("http"))
     http("--host", "127.0.0.1", "address to listen on")
-    http("--port", 8000, "0 is any free port", type=_port, metavar="N")
+    http("--port", 8000, "port to listen on; 0 is any free one", type=_port, metavar="N")
     http(
         "--api-key",
         None,

@@ -94,7 +94,8 @@ def add_engine_flags(
         positional: add MODEL, too, which `cli.parser` takes as --model.
     """
     if positional:
-        parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="the same as --model")
+        text = "the model; the same as --model"
+        parser.add_argument("model_tag", nargs="?", metavar="MODEL", help=text)
     Flags(parser)(
         "--config",
         None,

@@ -52,16 +52,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--num-clients", None, "requests at once (default: no limit)", type=count)
     add("--input-len", 128, "mean prompt tokens")
-    add("--output-len", 64, "mean tokens")
+    add("--output-len", 64, "mean tokens of an answer")
     add(
         "--lengths",
         "fixed",
-        "their distribution; lognormal is as in logs of chats",
+        "distribution of both lengths; lognormal is as in logs of chats",
         choices=["fixed", "uniform", "lognormal"],
     )
     text = "prompts begin with one of so many prefixes, in addition to their --input-len"
     add("--num-prefixes", 0, text, type=int)
-    add("--prefix-len", 512, "tokens of each")
+    add("--prefix-len", 512, "tokens of each prefix")
     add = Flags(parser.add_argument_group("machine"))
     known = ", ".join(PROFILES)
     text = (
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "stage has a GPU or TPU of its own"
     )
     add("--hardware", THIS, text, metavar="NAME")
-    add("--save-hardware", None, "keep the profile", type=Path)
+    add("--save-hardware", None, "write the machine's profile, for --hardware", type=Path)
     add("--replicas", 1, "machines, each with its own copy of the model")
     add(
         "--router",
@@ -78,8 +78,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["round-robin", "least-loaded", "prefix-aware"],
     )
     add = Flags(parser.add_argument_group("results"))
-    add("--json", None, "write the numbers; append to a .jsonl file", type=Path)
-    add("--plot", None, "draw them, as PNG; needs matplotlib", type=Path)
+    add("--json", None, "write the results; append to a .jsonl file", type=Path)
+    add("--plot", None, "draw the load and its latencies as PNG; needs matplotlib", type=Path)
     add_engine_flags(parser, {"load_format": "dummy"}, positional=True)
 
 
