@@ -56,6 +56,8 @@ _ABSENT = {
     "/api/": f": this is not Ollama; {_OPENAI}",
     "/openai/": f": paths of Azure are not served; {_OPENAI}",
     "/embed": f"; {_OPENAI}",
+    "/v1/embed": ": Cohere's API is served at /v2/embed, and OpenAI's at /v1/embeddings",
+    "/v2/chat": f": Cohere's chats are not served; {_OPENAI}",
     "/generate": f"; {_OPENAI}",
     "/completion": f"; {_OPENAI}",
     "/invocations": f"; {_OPENAI}",
@@ -236,7 +238,7 @@ async def on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         path = request.url.path
         why = next((why for begin, why in _ABSENT.items() if path.startswith(begin)), "")
-        if error.status_code == HTTPStatus.NOT_FOUND or why:
+        if error.status_code == HTTPStatus.NOT_FOUND or path in _ABSENT:
             error = ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}{why}.")
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = ", ".join(sorted(_methods(request)))

@@ -115,6 +115,8 @@ async def test_every_path_tells_its_methods() -> None:
                 assert response.headers["allow"] == ", ".join(sorted(own)), (method, path)
         response = await app.http.post("/v1/responses/x")
         assert response.headers["allow"] == "DELETE, GET, HEAD"
+        response = await app.http.post("/v1/responses/compact")  # OpenAI's, not an id
+        assert (response.status_code, "truncation" in response.text) == (404, True)
 
 
 async def test_request_ids() -> None:
