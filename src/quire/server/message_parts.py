@@ -5,10 +5,14 @@ They mean the same, so clients that mix up the APIs are served.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from starlette.requests import Request
 
+from quire.server.notices import ignore
+from quire.server.openai.reasoning import chat_template_of
+from quire.server.state import server_state
 from quire.server.tool_results import TOOL_ROLES, without_media
 
 _OF_A_TOOL = ("type", "cache_control")
@@ -123,6 +127,43 @@ def plain_reasoning(body: dict[str, Any]) -> None:
         body.update(wanted)
 
 
+def plain_thinking(request: Request, body: dict[str, Any]) -> None:
+    """Make Qwen's `enable_thinking` and DeepSeek's and GLM's `thinking` a variable of the chat
+    template, in place, unless the template knows none and the model would do otherwise."""
+    for name in ("enable_thinking", "thinking"):
+        wanted = body.get(name) if name == "enable_thinking" else _switched(body.get(name))
+        kwargs, effort = body.get("chat_template_kwargs") or {}, body.get("reasoning_effort")
+        if type(wanted) is not bool or not isinstance(kwargs, dict):
+            continue
+        others = [kwargs.get("enable_thinking", wanted)]
+        others += [] if effort is None else [effort != "none"]
+        if any(other is not wanted for other in others):
+            continue
+        server = server_state(request)
+        thinks = server.parsers.reasoning is not None
+        if "enable_thinking" in chat_template_of(server):
+            body["chat_template_kwargs"] = {**kwargs, "enable_thinking": wanted}
+        elif wanted and not thinks:
+            ignore(request, name, "This model does not think before it answers.")
+        elif thinks and not wanted:
+            continue
+        del body[name]
+
+
+def _switched(thinking: Any) -> bool | None:
+    """Return what `{"type": "enabled"}` or `{"type": "disabled"}` means; None for others."""
+    if not isinstance(thinking, dict) or thinking.keys() != {"type"}:
+        return None
+    return {"enabled": True, "disabled": False}.get(str(thinking["type"]))
+
+
+def _is_result(content: Any) -> bool:
+    """Return whether a tool's content is a JSON value, instead of a text or parts."""
+    return isinstance(content, int | float) or (
+        isinstance(content, dict) and not {"type", "text"} & content.keys()
+    )
+
+
 def mend_chat(request: Request, body: Any) -> None:
     """Give a chat's decoded JSON the form of OpenAI's API, in place.
 
@@ -132,13 +173,17 @@ def mend_chat(request: Request, body: Any) -> None:
         return
     plain_tools(body)
     plain_reasoning(body)
+    plain_thinking(request, body)
     if isinstance(wanted := body.get("response_format"), str):
         body["response_format"] = {"type": wanted}
     messages = body.get("messages")
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):
-            if isinstance(message.get("content"), dict):
-                message["content"] = [message["content"]]
+            content = message.get("content")
+            if message.get("role") in TOOL_ROLES and _is_result(content):
+                message["content"] = json.dumps(content, ensure_ascii=False)
+            elif isinstance(content, dict):
+                message["content"] = [content]
             move_thinking(message)
             plain_parts(message.get("content"))
             if message.get("role") in TOOL_ROLES:

@@ -12,7 +12,10 @@ _FIXED_ORDER = "Their order is fixed: penalties, temperature, top_k, top_p, min_
 _NO_GUIDANCE = "There is no classifier-free guidance."
 _OFF = "The sampler that it belongs to is off."
 _ONE_TIER = "There is one tier of service."
-_TEMPLATE_KWARGS = "Send chat_template_kwargs, with the name that the chat template knows."
+_TEMPLATE_KWARGS = (
+    "It may be a switch that this model can follow; else send chat_template_kwargs, with the name "
+    "that the chat template knows."
+)
 _TEXT_ONLY = "The model writes text."
 _ONE_WAY = "The server reads all images in one way; --mm-processor-kwargs sets it."
 
@@ -171,7 +174,10 @@ STRUCTURED_OUTPUTS: Rules = {"disable_fallback": ignored("There is one backend."
 _NOT_IN_PROMPT = "The chat template does not get it."
 _EMPTY_ONLY = "Only text reaches the prompt."
 
+CACHED: Rules = {"cache_control": ignored(_CACHED, strict=None)}
+
 MESSAGE: Rules = {
+    **CACHED,
     "audio": refused(_EMPTY_ONLY),
     "annotations": ignored(_NOT_IN_PROMPT, strict=([],)),
     "thinking": instead("reasoning_content"),

@@ -197,6 +197,8 @@ class TextPart(Strict, tag_field="type", tag="text"):
 
     text: str
 
+    rules: ClassVar[Rules] = elsewhere.CACHED
+
 
 class ImageAddress(Strict):
     url: str
@@ -284,6 +286,8 @@ class FunctionDefinition(Strict):
 class ToolDefinition(Strict):
     function: FunctionDefinition
     type: Literal["function"] = "function"
+
+    rules: ClassVar[Rules] = elsewhere.CACHED
 
 
 class ChosenFunction(Strict):

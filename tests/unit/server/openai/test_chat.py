@@ -274,7 +274,7 @@ async def test_media_that_a_tool_returned() -> None:
         assert [each["param"] for each in body["warnings"]] == ["messages[1].content[1]"]
         seen = "See:\n[image left out: this model reads text]a"
         assert body["usage"]["prompt_tokens"] == len(seen)
-        for wrong in ([USER, {**result, "content": 7}], [7], 7):
+        for wrong in ([USER, {**result, "content": [7]}], [7], 7):
             assert (await app.chat(messages=wrong)).status_code == 400
     async with running(strict_fields=True) as app:
         refused = (await app.chat(messages=[USER, result])).json()

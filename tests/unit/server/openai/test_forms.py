@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.unit.server.fake_engine import MODEL, Running
+from tests.unit.server.fake_engine import MODEL, Running, running
 from tests.unit.server.openai.test_tools import CALL, TEMPLATE, TOOL, saying
 
 USER: dict[str, Any] = {"role": "user", "content": "a"}
@@ -215,3 +216,69 @@ async def test_echo_begins_the_answer_with_the_last_message() -> None:
         assert "".join(delta.content or "" for delta in chunks) == "Once upon"
         plain = await create(extra_body={"echo": True})
         assert plain.choices[0].message.content == "upon"
+
+
+ON, OFF = {"enable_thinking": True}, {"enable_thinking": False}
+DEEP_ON, DEEP_OFF = {"thinking": {"type": "enabled"}}, {"thinking": {"type": "disabled"}}
+SWITCHED = "{{ 'on' if enable_thinking else 'off' }}"
+
+
+@pytest.mark.parametrize(
+    ("fields", "shown"), [(ON, "on"), (OFF, "off"), (DEEP_ON, "on"), (DEEP_OFF, "off")]
+)
+async def test_thinking_is_switched_by_other_servers_fields(
+    fields: dict[str, Any], shown: str
+) -> None:
+    async with running(chat_template=SWITCHED) as app:
+        body = (await app.chat(**fields, return_prompt_text=True)).json()
+        assert (body["prompt_text"], "warnings" in body) == (shown, False)
+        assert (await app.http.post("/tokenize", json={"messages": [USER], **fields})).json()[
+            "count"
+        ] == len(shown)
+    async with running(chat_template="{{ 'a' }}") as app:  # never thinks
+        body = (await app.chat(**fields)).json()
+        assert [each["param"] for each in body.get("warnings", [])] == [*fields] * (shown == "on")
+    async with running(chat_template="{{ 'a' }}", reasoning_parser="qwen3") as app:  # always thinks
+        response = await app.chat(**fields)
+        assert response.status_code == (200 if shown == "on" else 400), response.text
+        assert shown == "on" or response.json()["error"]["param"] in fields
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {**ON, "reasoning_effort": "none"},
+        {**OFF, "reasoning_effort": "high"},
+        {**ON, "chat_template_kwargs": OFF},
+        {"enable_thinking": 2},
+        {"thinking": {"type": "x"}},
+    ],
+)
+async def test_switches_of_thinking_that_contradict_or_mean_nothing(fields: dict[str, Any]) -> None:
+    async with running(chat_template=SWITCHED) as app:
+        response = await app.chat(**fields)
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] in ("enable_thinking", "thinking")
+
+
+@pytest.mark.parametrize("given", [{"a": 1}, 5, True])
+async def test_a_tools_result_may_be_json(given: object) -> None:
+    async with running(chat_template="{{ messages[-1].content }}") as app:
+        result = {"role": "tool", "tool_call_id": "c", "content": given}
+        body = (await app.chat(messages=[USER, result], return_prompt_text=True)).json()
+        assert body["prompt_text"] == json.dumps(given)
+        wrong = await app.chat(messages=[USER, {"role": "user", "content": given}])
+        assert wrong.status_code == 400
+
+
+async def test_marks_of_caches_have_no_effect() -> None:
+    mark = {"cache_control": {"type": "ephemeral"}}
+    parts = [{"type": "text", "text": "a", **mark}]
+    async with running(strict_fields=True) as app:
+        assert (await app.chat(messages=[{"role": "user", "content": parts, **mark}])).is_success
+    async with running() as app:
+        body = (await app.chat(messages=[{"role": "user", "content": parts}])).json()
+        [warning] = body["warnings"]
+        assert (warning["param"], "cached" in warning["message"]) == (
+            "messages[0].content[0].cache_control", True,
+        )  # fmt: skip
