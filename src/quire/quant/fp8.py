@@ -93,7 +93,9 @@ class Fp8Method:
         self._scheme = Fp8(dtype, block, scales)
         names = ("modules_to_not_convert", "ignored_layers")
         self._dense = tuple(name for field in names for name in fields.strings(field))
-        fields.skip("dequantize", "expert_dtype", "activation_scale_ub", "kv_cache_scheme")
+        fields.skip(
+            "dequantize", "expert_dtype", "activation_scale_ub", "kv_cache_scheme", "export"
+        )
         fields.done()
 
     def scheme(self, layer: str) -> Fp8 | None:

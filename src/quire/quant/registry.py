@@ -23,6 +23,7 @@ METHODS = Registry(
         "modelopt": "quire.quant.fp4:ModelOptMethod",
         "mxfp4": "quire.quant.fp4:Mxfp4Method",
         "mxfp8": "quire.quant.fp8:Fp8Method",
+        "quark": "quire.quant.quark:QuarkMethod",
     },
 )
 GGUF = "gguf"

@@ -173,4 +173,15 @@ def nvfp4_modelopt(draw: np.random.Generator, n: int, k: int) -> Layer:
     return Layer(tensors, E2M1[codes] * by_column)
 
 
+def mxfp4_quark(draw: np.random.Generator, n: int, k: int) -> Layer:
+    codes, power = draw.integers(0, 16, (n, k)), draw.integers(120, 134, (n, k // 32))
+    packed = codes[:, 0::2] | codes[:, 1::2] << 4
+    tensors = {
+        "weight": torch.from_numpy(packed.astype(np.uint8)),
+        "weight_scale": torch.from_numpy(power.astype(np.uint8)),
+    }
+    scale = np.exp2(power - 127.0).astype(np.float32)
+    return Layer(tensors, E2M1[codes] * np.repeat(scale, 32, axis=1))
+
+
 Packer = Callable[[np.random.Generator, int, int], Layer]

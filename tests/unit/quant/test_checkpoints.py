@@ -19,11 +19,15 @@ from quire.core.quantized import QuantizedWeight
 from quire.models.forms import stored_forms
 from quire.models.layout import parameters
 from quire.models.registry import architecture, model_config
+from quire.models.weights.sources import match
 from quire.models.weights.stored import StoredParameters
+from quire.quant.fp4 import Mxfp4
+from quire.quant.fp8 import Fp8
 from quire.quant.registry import method
 from tests.arrays import array
 from tests.unit.quant import packers
 from tests.unit.quant.packers import Packer
+from tests.unit.quant.test_methods import E4M3, MXFP4, QUARK, quark
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -115,6 +119,11 @@ CASES: dict[str, tuple[dict[str, Any], Packer]] = {
     "fp8-e5m2": (FP8 | {"fmt": "e5m2"}, partial(packers.fp8, dtype=torch.float8_e5m2)),
     "fp8-inv": (FP8 | {"activation_scheme": "static"}, partial(packers.fp8, inverse=True)),
     "fp8-block": (FP8 | {"weight_block_size": [48, 40]}, partial(packers.fp8, block=(48, 40))),
+    "fp8-quark": (FP8 | {"export": QUARK["export"]}, packers.fp8),
+    "quark-fp8": (quark(E4M3), packers.fp8),
+    "quark-row": (quark(E4M3 | {"qscheme": "per_channel", "ch_axis": 0}),
+                  partial(packers.fp8, per_row=True)),
+    "quark-mxfp4": (quark(MXFP4), packers.mxfp4_quark),
     "bnb-nf4": (BNB, packers.bnb4),
     "bnb-nf4-plain": (BNB, partial(packers.bnb4, nested=False)),
     "bnb-int8": (
@@ -158,6 +167,28 @@ def test_what_a_checkpoint_means(case: str) -> None:
             assert (part.codebook is not None) == bool(form.codebook)
             assert (part.permutation is not None) == form.permuted
             assert part.float_activations == form.float_activations
+
+
+def test_layers_of_quark_by_name() -> None:
+    layers = {"*v_proj": {"weight": MXFP4}, "*o_proj": {"weight": None, "output_tensors": E4M3}}
+    found = method(quark(E4M3, layer_quant_config=layers, exclude=["re:.*gate$", "model.x*"]))
+    assert found.scheme("model.layers.0.self_attn.v_proj") == Mxfp4("weight", "weight_scale")
+    assert found.scheme("model.layers.0.self_attn.q_proj") == Fp8()
+    dense = ("model.layers.0.self_attn.o_proj", "model.layers.0.mlp.gate", "model.x.y")
+    assert [found.scheme(name) for name in dense] == [None] * 3
+
+
+def test_scales_of_a_cache_by_quarks_names() -> None:
+    tensors, _ = checkpoint(model_config(LLAMA), packers.fp8)
+    for letter, value in (("k", 0.5), ("v", 0.25)):
+        name = f"model.layers.0.self_attn.{letter}_proj.output_scale"
+        tensors[name] = torch.tensor(value)
+    model = model_config(LLAMA)
+    names = architecture("llama").names
+    found = match(TensorWeights(tensors), parameters(model), names, method(quark(E4M3)))
+    assert {name: stored.rpartition(".")[2] for name, stored in found.kv_scales.items()} == {
+        "layers.0.attn.k_scale": "output_scale", "layers.0.attn.v_scale": "output_scale",
+    }  # fmt: skip
 
 
 def test_blocks_that_rows_are_no_multiple_of() -> None:

@@ -16,6 +16,21 @@ GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128}
 AUTO = {"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": True}
 BNB = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+QUARK: dict[str, Any] = {
+    "quant_method": "quark", "version": "0.10", "quant_mode": "eager_mode", "exclude": ["lm_head"],
+    "algo_config": [{"name": "rotation", "r1": True, "r2": True, "r3": False, "r4": False}],
+    "layer_type_quant_config": {}, "kv_cache_quant_config": {}, "softmax_quant_spec": None,
+    "export": {"kv_cache_group": [], "pack_method": "reorder", "weight_format": "real_quantized"},
+}  # fmt: skip
+E4M3 = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False, "symmetric": True}
+MXFP4 = {"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}
+
+
+def quark(weight: dict[str, Any], **others: Any) -> dict[str, Any]:
+    layer = {"weight": weight, "input_tensors": weight, "output_tensors": None, "bias": None}
+    return QUARK | {"global_quant_config": layer} | others
+
+
 WEIGHTS: dict[str, Any] = {
     "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128,
 }  # fmt: skip
@@ -67,6 +82,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (recipe() | {"transform_config": "x"}, "transform_config is 'x'; it must be a table"),
     ({"quant_method": "compressed-tensors", "format": "dense"}, "config_groups is missing"),
     ({"quant_method": "modelopt", "quant_algo": "W4A8"}, "quant_algo is 'W4A8'"),
+    (quark(E4M3 | {"dtype": "int4"}), r"global_quant_config\.weight\.dtype is 'int4'"),
+    (quark(E4M3 | {"qscheme": "per_group"}), "qscheme is 'per_group'"),
+    (quark(MXFP4 | {"group_size": 16}), "group_size is 16"),
+    (quark(E4M3, algo_config=[{"name": "rotation", "r4": True}]), "algo_config is"),
+    (quark(E4M3, layer_type_quant_config={"Linear": {}}), "layer_type_quant_config is"),
+    (quark(E4M3, global_quant_config={"weight": [E4M3, E4M3]}), "weight is"),
+    (quark(E4M3, export={"weight_format": "fake_quantized"}), "weight_format is"),
+    (quark(E4M3, new=1), "new is 1"),
     (AUTO | {"packing_format": "auto_round:fp8"}, "packing_format is 'auto_round:fp8'"),
     (AUTO | {"data_type": "mx_fp"}, "data_type is 'mx_fp'"),
     (AUTO | {"act_bits": 8}, "act_bits is 8"),

@@ -28,7 +28,10 @@ _TIE = "Set tie_word_embeddings to true in config.json if the embeddings are the
 _MOST_NAMED = 5
 _OTHER_HEADS = r"(?:v_head|value_head|reward_head)\..*"
 """Tensors that training by rewards adds, and that no answer depends on."""
-_KV_SCALE = r"(?:self_attn|attn)\.(?:[kvq]_proj\.|attn\.)?([kvq])_scale"
+_KV_SCALE = (
+    r"(?:self_attn|attn)\."
+    r"(?:(?:[kvq]_proj\.|attn\.)?([kvq])_scale|([kvq])_proj\.output_scale)"  # the latter Quark's
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +302,8 @@ class _Matcher:
         for full, stored in self._stored.items():
             if (named := pattern.fullmatch(full)) is None or stored in self._used:
                 continue
-            layer, letter = named.groups()
+            layer, *letters = named.groups()
+            letter = letters[0] or letters[1]
             if letter in ("k", "v"):
                 found[f"layers.{layer}.attn.{letter}_scale"] = stored
             self._used.add(stored)
