@@ -4,7 +4,8 @@ Decoding reads all weights for a few tokens, so a few prompt tokens in the same 
 nothing. Many of them delay all requests. `StepBudget` limits the predicted time of a step to
 `max_itl_stretch` times that of the same step without prompts. If more prompts wait than sequences
 decode, the limit grows in that proportion. Prompts with images do not count: one takes as long as
-many others. A cost model predicts; measured steps correct it.
+many others. Streams that go on after a preemption, or after another engine, need no fast first
+token: four of them count as one. A cost model predicts; measured steps correct it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ to avoid it."""
 OUTLIER = 2.0
 """Limit of measured over predicted time, and of the inverse: a busy neighbour must not look like a
 slow machine."""
+PATIENT = 4
+"""Streams that go on for each that decodes, before the limit grows: their loss must not slow all
+others."""
 TRIALS = 4
 """Measured steps of a size before the next power of two is tried once, if it is new: no prediction
 can replace a measurement there."""
@@ -50,6 +54,7 @@ class StepBudget:
         waiting: int = 0,
         pictured: int = 0,
         *,
+        resumed: int = 0,
         reads: bool = False,
     ) -> int:
         """Return the token budget of the next step.
@@ -59,6 +64,7 @@ class StepBudget:
             computed: computed tokens of each.
             waiting: further requests that may be admitted.
             pictured: how many of the running prompts have images.
+            resumed: of the other prompts, running and waiting, those that have had output before.
             reads: the step reads an image, too. Without texts, half of the time is for that.
         """
         decoding = wanted == 1
@@ -69,7 +75,7 @@ class StepBudget:
         prompts = np.flatnonzero(wanted > 1)
         behind = int(computed[prompts[0]]) if len(prompts) else 0
         texts = len(prompts) - pictured
-        crowd = max(1.0, (texts + waiting) / num_decodes)
+        crowd = max(1.0, (texts + waiting - resumed) / num_decodes, resumed / PATIENT / num_decodes)
         stretch = crowd * self._stretch
         if reads and texts + waiting == 0:
             stretch = (stretch + 1.0) / 2

@@ -17,11 +17,16 @@ class WaitingQueue:
     """Requests by `Request.order`. A preempted request returns to its old place.
 
     A finished request stays in the heap until it comes to the top.
+
+    Attributes:
+        resumed: the ids of those that had output when they came: preempted ones, and streams of
+            another engine.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[tuple[int, int], Request]] = []
         self._live = 0
+        self.resumed: set[str] = set()
 
     def __len__(self) -> int:
         return self._live
@@ -29,6 +34,7 @@ class WaitingQueue:
     def push(self, request: Request) -> None:
         heapq.heappush(self._heap, (request.order, request))
         self._live += 1
+        self._note(request)
 
     def peek(self) -> Request:
         """Return the next request; the queue must not be empty."""
@@ -40,11 +46,17 @@ class WaitingQueue:
         """Remove the request that `peek` returned."""
         assert request is heapq.heappop(self._heap)[1]
         self._live -= 1
+        self.resumed.discard(request.request_id)
 
     def forget(self, request: Request) -> None:
         """Count a waiting request as removed, because it has just finished."""
         assert request.status is RequestStatus.FINISHED
         self._live -= 1
+        self.resumed.discard(request.request_id)
+
+    def _note(self, request: Request) -> None:
+        if request.num_output_tokens:
+            self.resumed.add(request.request_id)
 
     def requests(self) -> list[Request]:
         """Return all waiting requests, in no particular order."""
@@ -62,6 +74,7 @@ class LongestPrefixQueue(WaitingQueue):
     """
 
     def __init__(self, cached: Callable[[Request], int]) -> None:
+        super().__init__()
         self._cached = cached
         self._queue: list[Request] = []
 
@@ -70,6 +83,7 @@ class LongestPrefixQueue(WaitingQueue):
 
     def push(self, request: Request) -> None:
         insort(self._queue, request, key=order_of)
+        self._note(request)
 
     def peek(self) -> Request:
         priority, arrival = self._queue[0].order
@@ -78,6 +92,7 @@ class LongestPrefixQueue(WaitingQueue):
 
     def take(self, request: Request) -> None:
         del self._queue[bisect_left(self._queue, request.order, key=order_of)]
+        self.resumed.discard(request.request_id)
 
     def forget(self, request: Request) -> None:
         self.take(request)

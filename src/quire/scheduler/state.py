@@ -102,6 +102,8 @@ class SchedulerState:
         self.steps.check_integrity()
         waiting = self.waiting.requests()
         assert len(waiting) == len(self.waiting), "waiting requests were miscounted"
+        resumed = self.waiting.resumed
+        assert resumed <= {r.request_id for r in waiting}, "a stream that goes on does not wait"
         others = self.unread.requests + self.loading.requests()
         queued = [r.request_id for r in running.requests + waiting + others]
         assert set(queued) == requests.keys(), "a request is in no queue"

@@ -46,10 +46,20 @@ class StepSize:
         if self._chunks is not None and not (wanted == 1).any():
             return self._level_chunk(self._chunks, wanted, waiting)
         pictured = int(np.count_nonzero(state.running.pictured(wanted)))
-        reads = state.image_chunks.reads
         return self._budget.tokens(
-            wanted, state.running.num_computed, waiting, pictured, reads=reads
+            wanted,
+            state.running.num_computed,
+            waiting,
+            pictured,
+            resumed=self._resumed(wanted, waiting),
+            reads=state.image_chunks.reads,
         )
+
+    def _resumed(self, wanted: Column, waiting: int) -> int:
+        """Return how many texts, of `waiting` and of the running ones, have had output before."""
+        running = [self._state.running.requests[row] for row in (wanted > 1).nonzero()[0].tolist()]
+        again = sum(r.num_output_tokens > 0 and not r.inputs.images for r in running)
+        return again + min(len(self._state.waiting.resumed), waiting)
 
     def _level_chunk(self, chunks: LevelChunks, wanted: Column, waiting: int) -> int:
         """Return the token budget of a step that computes prompts only."""

@@ -10,7 +10,7 @@ import pytest
 
 from quire.core.batch import Column
 from quire.core.cost import RooflineCost
-from quire.scheduler.budget import MEMORY, OUTLIER, STALE, TRIALS, StepBudget
+from quire.scheduler.budget import MEMORY, OUTLIER, PATIENT, STALE, TRIALS, StepBudget
 
 STRETCH = 1.75
 GUESS = RooflineCost(1e9, 1e5, 1e9, 1e8, 1e5, 1e10, 1e11, 1e11)
@@ -118,6 +118,10 @@ def test_a_crowd_of_prompts_weighs_more_than_one_who_decodes() -> None:
     )
     images = budget.tokens(columns(1, *[4096] * 7), columns(100, *[0] * 7), pictured=7)
     assert images == pytest.approx(alone, rel=0.1)
+    prompts = columns(1, *[4096] * PATIENT), columns(100, *[0] * PATIENT)
+    assert budget.tokens(*prompts, resumed=PATIENT) == pytest.approx(alone, rel=0.1)
+    others = {"waiting": 6 * PATIENT, "resumed": 7 * PATIENT}
+    assert budget.tokens(*prompts, **others) == pytest.approx(crowd, rel=0.1)
 
 
 def test_prompts_with_images_and_the_tower_share_what_decoding_leaves() -> None:

@@ -64,6 +64,31 @@ def test_a_prompt_of_two_tokens_is_one(watch: Callable[[Scheduler, str], Asked])
     assert asked[-1][0] == [1, 1, 1, 2]
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "lpm"])
+def test_streams_that_go_on_are_counted(monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    """In the queue and in the batch, until they decode; and no new prompt."""
+    s, asked = make(policy=policy), list[int]()
+    assert s._step_size._budget is not None
+
+    def tokens(*_: Any, resumed: int, **__: Any) -> int:
+        asked.append(resumed)
+        return 48
+
+    monkeypatch.setattr(s._step_size._budget, "tokens", tokens)
+    s.add(request("a", 4, max_tokens=50))
+    step(s)
+    streams = [request(name, 60, max_tokens=50) for name in "bcd"]
+    for stream in streams[:2]:
+        stream.token_ids.extend([1, 2])
+    for stream in streams:
+        s.add(stream)
+    s.abort(["c"])
+    for _ in range(4):
+        step(s)
+        s.check_integrity()
+    assert asked == [0, 1, 1, 0]
+
+
 def promised(**limits: Any) -> Scheduler:
     """A scheduler that begins to load the blocks of a, and to which d comes meanwhile."""
     tier = PromisedBlocks()
