@@ -48,6 +48,7 @@ class Join(msgspec.Struct, tag=True, array_like=True):
     Attributes:
         model: see `model_digest`.
         agent: random name of its process: two machines may claim the same rank.
+        replicas: of all machines together.
     """
 
     version: str
@@ -55,6 +56,7 @@ class Join(msgspec.Struct, tag=True, array_like=True):
     config: EngineConfig
     model: str
     agent: str
+    replicas: int = 1
 
 
 class _Joins(msgspec.Struct, tag="Join", array_like=True):
@@ -132,9 +134,9 @@ def cluster_key() -> bytes:
     return os.fsencode(key)
 
 
-def own_join(config: EngineConfig, node: int) -> Join:
+def own_join(config: EngineConfig, node: int, replicas: int = 1) -> Join:
     """Return what a machine says of itself."""
-    return Join(__version__, node, config, model_digest(config), os.urandom(8).hex())
+    return Join(__version__, node, config, model_digest(config), os.urandom(8).hex(), replicas)
 
 
 def refusal(own: Join, other: Join) -> str | None:
@@ -151,7 +153,7 @@ def difference(own: Join, other: Join, machine: str) -> str | None:
     """Return what the other `machine` has that node 0 has not; None if they can compute alike."""
     if (why := _other_version(machine, other.version, own.version)) is not None:
         return why
-    for name, here, there in _compared(own.config, other.config):
+    for name, here, there in _compared(own, other):
         if here != there:
             return f"{machine} has {name} {there}, and node 0 has {here}"
     if other.config.model != own.config.model or other.model != own.model:
@@ -163,8 +165,10 @@ def _other_version(machine: str, there: str, here: str) -> str | None:
     return None if there == here else f"{machine} has Quire {there}, and node 0 has {here}"
 
 
-def _compared(own: EngineConfig, other: EngineConfig) -> Iterator[tuple[str, Any, Any]]:
+def _compared(ours: Join, theirs: Join) -> Iterator[tuple[str, Any, Any]]:
     """Yield each field that must be the same, from both."""
+    yield "data_parallel_size", ours.replicas, theirs.replicas
+    own, other = ours.config, theirs.config
     yield "pipeline_parallel_size", own.pipeline_parallel_size, other.pipeline_parallel_size
     for field in dataclasses.fields(EngineConfig):
         if field.name not in LOCAL | _DERIVED:

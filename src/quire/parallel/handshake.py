@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
+import math
 import os
 import queue
 import socket
@@ -23,6 +24,7 @@ import ssl
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -37,6 +39,8 @@ GREET_SECONDS = 5.0
 MOST_GREETED = 64
 """Connections that are greeted at the same time. A further one ends the oldest: machines with the
 key need milliseconds, and silent strangers must not keep them out."""
+MOST_REPORTED, REPORT_SECONDS = 10, 60.0
+"""Connections that may be reported as refused in this time; of others only the number is."""
 MOST_BYTES = 4 * 2**20
 """Length of the longest frame of a handshake."""
 DIAL_EVERY = 0.1
@@ -82,6 +86,8 @@ class Doorman:
         self._seal = own_seal()
         self._arrivals: queue.SimpleQueue[Arrival | HandshakeError] = queue.SimpleQueue()
         self._greeted: list[socket.socket] = []
+        self._reported: deque[float] = deque([-math.inf] * MOST_REPORTED, MOST_REPORTED)
+        self._unreported = 0
         self._lock = threading.Lock()
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         self._listener = socket.create_server((host, port), family=family, backlog=128)
@@ -89,7 +95,10 @@ class Doorman:
         threading.Thread(target=self._accept, name="doorman", daemon=True).start()
 
     def next(self, seconds: float) -> Arrival | HandshakeError | None:
-        """Return the next connection, or why one was refused; None if none comes in time."""
+        """Return the next connection, or why one was refused; None if none comes in time.
+
+        Of many refused connections only some are reported.
+        """
         try:
             return self._arrivals.get(timeout=max(0.0, seconds))
         except queue.Empty:
@@ -137,7 +146,7 @@ class Doorman:
         except (OSError, HandshakeError) as error:
             self._leaves(stranger)
             connection.close()
-            self._arrivals.put(HandshakeError(f"a connection from {host} was closed: {error}"))
+            self._report(f"a connection from {host} was closed: {error}")
         else:
             self._arrivals.put(arrival)
 
@@ -152,6 +161,17 @@ class Doorman:
             stranger.sendall(bytes(_PROOF))
             raise HandshakeError("it has another key")
         stranger.sendall(_proof(self._key, b"listener", nonce, own))
+
+    def _report(self, why: str) -> None:
+        """Have `next` return why a connection was refused: strangers must not fill the log."""
+        with self._lock:
+            if (now := time.monotonic()) < self._reported[0] + REPORT_SECONDS:
+                self._unreported += 1
+                return
+            more = f" ({self._unreported} others were, too)" if self._unreported else ""
+            self._reported.append(now)
+            self._unreported = 0
+        self._arrivals.put(HandshakeError(why + more))
 
     def _leaves(self, stranger: socket.socket) -> bool:
         """Greet it no longer; return whether it had not been ended for a newer one."""
@@ -174,9 +194,9 @@ class Reminder:
 
     def is_due(self) -> bool:
         """Return whether it is time; ask often."""
-        if time.monotonic() < self._next:
+        if (now := time.monotonic()) < self._next:
             return False
-        self._next += REMIND_SECONDS
+        self._next = now + REMIND_SECONDS
         return True
 
 

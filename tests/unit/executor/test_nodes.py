@@ -167,6 +167,7 @@ def test_a_machine_that_differs_is_refused_by_name(monkeypatch: pytest.MonkeyPat
         ({"version": "0.0"}, "Quire 0.0, and node 0 has"),
         ({"model": "x"}, "weights differ"),
         ({"node": 2}, "node_rank is 2"),
+        ({"replicas": 3}, "data_parallel_size 3, and node 0 has 1"),
     ):
         assert why in str(joining.refusal(join, msgspec.structs.replace(join, **changes)))
     assert joining.refusal(join, joining.own_join(whole, 1)) is None

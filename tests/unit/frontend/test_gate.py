@@ -12,7 +12,8 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.executor.joining import Attach, Join, encode, own_join, wait_for_reply
-from quire.frontend.far.gate import NEXT, Gate, Handed, end_of
+from quire.frontend.far.gate import NEXT, POLL, Gate, Handed, end_of
+from quire.parallel import handshake
 from quire.parallel.handshake import dial
 from quire.parallel.heartbeat import has_ended
 from quire.resolve.arguments import EngineArgs
@@ -40,7 +41,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 def stands(gate: Gate, rank: int) -> socket.socket:
     """The connection of a process that stands for a replica."""
-    end = end_of(gate.connect(rank)._command[-2], rank)
+    end = end_of(gate.connect(rank)._command[-3], rank)
     end.settimeout(SECONDS)
     return end
 
@@ -105,6 +106,32 @@ def test_missing_replicas_are_named_after_the_deadline(
             assert "No machine has offered replica 1, 3 at 127.0.0.1:" in taken(one).failure
     finally:
         gate.close()
+
+
+def test_the_log_says_once_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, join: Join
+) -> None:
+    """And again when that changes."""
+    monkeypatch.setattr(handshake, "REMIND_SECONDS", 0.0)
+    monkeypatch.setenv("QUIRE_CLUSTER_KEY", KEY)
+    gate = Gate(("127.0.0.1", 0), range(2, 4))
+    with stands(gate, 2) as two, stands(gate, 3) as three:
+        with offers(gate, join):
+            taken(two)
+            until(lambda: len(missing(caplog)) == 1)
+        with offers(gate, msgspec.structs.replace(join, node=3)):
+            taken(three)
+            two.send(NEXT)
+            until(lambda: len(missing(caplog)) == 2)
+            time.sleep(3 * POLL)
+    gate.close()
+    assert missing(caplog) == ["3", "2"]
+
+
+def missing(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The replicas that each warning of the gate names."""
+    found = [text.rpartition("for replicas ")[2] for text in caplog.messages]
+    return [each for each in found if each in ("2", "3", "2, 3")]
 
 
 def test_an_address_of_another_machine(monkeypatch: pytest.MonkeyPatch) -> None:

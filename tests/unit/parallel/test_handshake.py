@@ -11,15 +11,20 @@ from contextlib import suppress
 import pytest
 
 from quire.parallel import handshake
-from quire.parallel.handshake import MAGIC, Arrival, Doorman, HandshakeError, dial
+from quire.parallel.handshake import MAGIC, MOST_REPORTED, Arrival, Doorman, HandshakeError, dial
 from tests.ports import free_port
 
 KEY = "a key of the tests, long enough"
 SECONDS = 60.0
 
 
-def test_nothing_that_a_stranger_sends_stops_the_listener() -> None:
-    """Garbage, a silent connection and half a handshake; then a machine with the key comes in."""
+def test_nothing_that_a_stranger_sends_stops_the_listener(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Garbage, a silent connection and half a handshake; then a machine with the key comes in.
+
+    Some are reported, and how many there were in all.
+    """
     doorman = Doorman("127.0.0.1", 0, KEY.encode())
     noise = random.Random(5)
     silent = socket.create_connection(doorman.address)
@@ -32,10 +37,13 @@ def test_nothing_that_a_stranger_sends_stops_the_listener() -> None:
             while stranger.recv(4096):
                 pass
     with dial(doorman.address, KEY.encode(), b"hello", time.monotonic() + SECONDS):
-        found = [doorman.next(SECONDS) for _ in range(61)]
-    assert sum(isinstance(one, HandshakeError) for one in found) == 60
+        found = [doorman.next(SECONDS) for _ in range(MOST_REPORTED + 1)]
+    assert sum(isinstance(one, HandshakeError) for one in found) == MOST_REPORTED
     [arrival] = [one for one in found if isinstance(one, Arrival)]
     assert arrival.frame == b"hello"
+    monkeypatch.setattr(handshake, "REPORT_SECONDS", 0.0)
+    socket.create_connection(doorman.address).close()
+    assert str(doorman.next(SECONDS)).endswith(f" ({60 - MOST_REPORTED} others were, too)")
     arrival.connection.close()
     silent.close()
     doorman.close()

@@ -177,7 +177,7 @@ def test_a_file_that_is_no_key_and_certificate_is_named(
             Doorman("127.0.0.1", 0, KEY)
 
 
-def test_altered_bytes_end_one_connection_and_no_other() -> None:
+def test_altered_bytes_end_one_connection_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """As does a machine that has the key, and sends garbage instead of TLS."""
     with connected() as (near, arrival, proxy):
         proxy.alters = True
@@ -186,6 +186,7 @@ def test_altered_bytes_end_one_connection_and_no_other() -> None:
         assert received(arrival.connection, 1) == b""
         assert received(near, 1) == b""
     noise = random.Random(2)
+    monkeypatch.setattr(handshake, "REPORT_SECONDS", 0.0)
     with closing(Doorman("127.0.0.1", 0, KEY)) as doorman:
         for _ in range(20):
             with proven(doorman) as stranger:

@@ -102,7 +102,7 @@ class Gate:
 
     Args:
         where: address and port.
-        ranks: replicas whose cores are on other machines.
+        ranks: replicas whose cores are on other machines; the last of all.
         seconds: how long a start waits for them.
 
     Raises:
@@ -131,6 +131,7 @@ class Gate:
         self._end = time.monotonic() + seconds
         self._new = set(ranks)  # never joined yet
         self._reminder = Reminder()
+        self._said = [*ranks]  # what the log says is missing
         self._standing: dict[int, _Standing] = {}
         self._held: dict[int, tuple[Join, Arrival]] = {}
         self._closing = False
@@ -139,7 +140,8 @@ class Gate:
 
     def connect(self, rank: int) -> ProcessClient:
         """Return a client for a core on another machine."""
-        return ProcessClient((*COMMAND, str(self._folder / "gate"), str(rank)))
+        numbers = str(rank), str(self.ranks.stop)
+        return ProcessClient((*COMMAND, str(self._folder / "gate"), *numbers))
 
     def standby(self, rank: int) -> Standby:
         """Return what makes clients for a replica. It prepares none: the machine has its own."""
@@ -186,15 +188,15 @@ class Gate:
                 end.settimeout(1.0)
                 with suppress(OSError, ValueError):  # it was killed
                     rank = int(end.recv(16))
-                    end.settimeout(None)
+                    end.setblocking(False)  # nobody may stop this thread
                     if (earlier := self._standing.get(rank)) is not None:
                         earlier.end.close()
                     self._standing[rank] = _Standing(end, rank)
-        missing = [rank for rank, one in self._standing.items() if one.machine is None]
-        if not missing:
-            return
-        if self._reminder.is_due():
-            logger.warning("waiting at %s for replicas %s", self._place, _numbers(missing))
+        missing = sorted(rank for rank, one in self._standing.items() if one.machine is None)
+        if missing != self._said and self._reminder.is_due():
+            self._said = missing
+            if missing:
+                logger.warning("waiting at %s for replicas %s", self._place, _numbers(missing))
         new = [rank for rank in missing if rank in self._new]
         if new and time.monotonic() > self._end:
             why = f"No machine has offered replica {_numbers(new)} at {self._place} within "
@@ -250,6 +252,7 @@ class Gate:
                     continue
                 standing.machine, standing.host = join, arrival.host
                 self._new.discard(rank)
+                logger.info("replica %d has joined from %s", rank, arrival.host)
                 standing.give(arrival)
 
 

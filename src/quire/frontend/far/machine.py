@@ -51,7 +51,8 @@ def lend_cores(args: EngineArgs) -> None:
     errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
     with TemporaryDirectory(prefix="quire-", ignore_cleanup_errors=True) as folder:
         for rank, config in zip(args.replicas, configs, strict=True):
-            lent = Lent(where, key, rank, config, Path(folder))
+            join = own_join(config, rank, args.data_parallel_size)
+            lent = Lent(where, key, join, config, Path(folder))
             name = f"replica-{rank}"
             threading.Thread(target=lent.run, args=(errors,), name=name, daemon=True).start()
         raise errors.get()
@@ -62,15 +63,16 @@ class Lent:
 
     Args:
         where: address and port of the front end's gate.
+        join: offers the replica.
         config: with this replica's CPUs.
         folder: for files of cores.
     """
 
     def __init__(
-        self, where: tuple[str, int], key: bytes, rank: int, config: EngineConfig, folder: Path
+        self, where: tuple[str, int], key: bytes, join: Join, config: EngineConfig, folder: Path
     ) -> None:
-        self._where, self._key, self._rank, self._config = where, key, rank, config
-        self._join = own_join(config, rank)
+        self._where, self._key, self._rank, self._config = where, key, join.node, config
+        self._join = join
         self._folder = folder
         self._name = f"the front end at {at(where)}"
 

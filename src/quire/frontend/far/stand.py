@@ -1,5 +1,5 @@
 """The process that stands for an engine core which another machine offers:
-`python -m quire.frontend.far.stand GATE RANK DIRECTORY PARENT SOCKET`.
+`python -m quire.frontend.far.stand GATE RANK REPLICAS DIRECTORY PARENT SOCKET`.
 
 It waits for such a machine at the front end's `gate`, compares, and passes frames on (`lines`).
 """
@@ -12,6 +12,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -35,10 +36,11 @@ class Offered:
 
     Args:
         path: of the gate.
+        replicas: of all machines together.
     """
 
-    def __init__(self, path: str, rank: int, config: EngineConfig) -> None:
-        self._own = own_join(config, 0)
+    def __init__(self, path: str, rank: int, replicas: int, config: EngineConfig) -> None:
+        self._own = own_join(config, 0, replicas)
         self._rank = rank
         self._gate = end_of(path, rank)
         self.name = "another machine"
@@ -75,7 +77,11 @@ class Offered:
                 if not isinstance(attach, Attach) or attach.attempt != attempt:
                     line.close()
                     continue
-                hello = hello_of(receive_frame(line, time.monotonic() + GREET_SECONDS))
+                try:
+                    hello = hello_of(receive_frame(line, time.monotonic() + GREET_SECONDS))
+                except EngineDeadError as error:
+                    refuse(line, self.name, str(error))
+                    return None
                 line.settimeout(None)
                 lines = Lines(near, line, beats, Clock(hello.clock))
                 lines.configure(hello.config)
@@ -113,8 +119,8 @@ def _readable(near: FrameSocket, gate: socket.socket) -> bool:
 
 def main(argv: list[str]) -> int:
     """Pass frames on until the core or the front end ends; return the exit status."""
-    path, rank, *ends = argv
-    return stand(ends, lambda: lambda config: Offered(path, int(rank), config))
+    path, rank, replicas, *ends = argv
+    return stand(ends, lambda: partial(Offered, path, int(rank), int(replicas)))
 
 
 if __name__ == "__main__":
