@@ -104,6 +104,9 @@ def test_another_takes_the_place_of_what_was_lost(
 
 @pytest.fixture(scope="module")
 def replicas(cluster: Any, model: Path) -> Iterator[Server]:
+    """On two further machines: the pipeline may still have the others."""
+    for _ in range(2):
+        cluster.add_node(**NODE)
     flags = ("--data-parallel-size", "2", "--data-parallel-backend", "ray")
     with serving(model, *BLOCKS, *flags, "--step-timeout", "5") as running:
         yield running
