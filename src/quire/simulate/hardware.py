@@ -17,6 +17,8 @@ from quire.core.cost import PROFILES, HardwareProfile, RooflineCost
 from quire.core.errors import ConfigError, QuireError
 from quire.core.registry import did_you_mean
 from quire.models.cost import product_type, roofline
+from quire.resolve.arguments import EngineArgs
+from quire.resolve.flags import engine_flags_from
 from quire.simulate.probe import probe
 from quire.system.hardware import detect
 from quire.system.records import dataclass
@@ -27,6 +29,11 @@ STREAMS = 16
 INPUT_LEN, OUTPUT_LEN = 16, 32
 EXECUTOR = ("prepare", "model", "sample")
 """Parts of the core's time that `probe` already measures."""
+SERVED = (
+    *("model", "hf_overrides", "load_format", "dtype", "quantization", "kv_cache_dtype"),
+    *("kv_cache_memory_bytes", "calculate_kv_scales", "max_model_len", "device", "num_threads"),
+)
+"""Flags of the engine that is served to measure this machine."""
 
 
 def load_profile(name: str) -> HardwareProfile:
@@ -46,12 +53,15 @@ def load_profile(name: str) -> HardwareProfile:
         raise ConfigError(f"The hardware profile {path} is wrong: {error}.") from None
 
 
-def measure(config: EngineConfig) -> HardwareProfile:
+def measure(engine: EngineArgs, config: EngineConfig) -> HardwareProfile:
     """Measure this machine with the model; takes about a minute on an idle machine.
 
     Handmade steps give the rates (see `probe`). Serving the model over HTTP gives the overheads per
-    step, stream and request, and the slowdown while front end and clients use the same cores. The
-    rates are reached ones, not peaks, so the shares are 1.
+    step, stream and request, and the slowdown while front end, clients and other replicas use the
+    same cores and memory. The rates are reached ones, not peaks, so the shares are 1.
+
+    Args:
+        config: what `engine` resolves to: one replica's, if it has several.
     """
     print("Measuring this machine; it takes a minute (see --save-hardware).", file=sys.stderr)
     types = {config.dtype, product_type(config)}
@@ -77,16 +87,16 @@ def measure(config: EngineConfig) -> HardwareProfile:
         kv_share=reached.keys / reached.weights,
         copy_bytes_per_second=0.4 * reached.weights,  # a copy reads, writes, and fetches the target
     )
-    return _served(config, alone, roofline(config, alone))
+    return _served(engine, alone, roofline(config, alone))
 
 
-def _served(config: EngineConfig, alone: HardwareProfile, cost: RooflineCost) -> HardwareProfile:
+def _served(engine: EngineArgs, alone: HardwareProfile, cost: RooflineCost) -> HardwareProfile:
     """Return the profile `alone` with the overheads of serving.
 
-    Steps of one client are bound by memory, those of many by products. So their slowdowns give the
-    slowdown of either.
+    Steps of one client per replica are bound by memory, those of many by products. So their
+    slowdowns give the slowdown of either.
     """
-    one, many = (_Served.measure(config, count) for count in (1, STREAMS))
+    one, many = (_Served.measure(engine, count) for count in (1, STREAMS))
     context = INPUT_LEN + OUTPUT_LEN // 2
     memory = one.model / cost.seconds(1, 1, context)
 
@@ -130,30 +140,22 @@ class _Served:
     request: float
 
     @classmethod
-    def measure(cls, config: EngineConfig, count: int) -> _Served:
-        """Measure with a number of clients, each of which sends some requests."""
-        flags = {
-            "--model": config.model_path,
-            "--dtype": config.dtype,
-            "--kv-cache-dtype": "auto"
-            if config.kv_cache_dtype == config.dtype
-            else config.kv_cache_dtype,
-            "--max-model-len": str(config.scheduler.max_model_len),
-            "--load-format": "dummy" if config.load_format == "dummy" else "auto",
-            "--input-len": str(INPUT_LEN),
-            "--output-len": str(OUTPUT_LEN),
-            "--num-clients": str(count),
-            "--num-prompts": str(max(4, 2 * count)),
+    def measure(cls, engine: EngineArgs, count: int) -> _Served:
+        """Measure with a number of clients per replica, each of which sends some requests."""
+        flags, replicas = {name: getattr(engine, name) for name in SERVED}, len(engine.replicas)
+        served, clients = EngineArgs(**flags, data_parallel_size=replicas), count * replicas
+        load = {
+            "input-len": INPUT_LEN,
+            "output-len": OUTPUT_LEN,
+            "num-clients": clients,
+            "num-prompts": max(4 * replicas, 2 * clients),
         }
-        if config.calculate_kv_scales:
-            flags["--calculate-kv-scales"] = ""
-        if config.quantization is not None and config.quantization_config is None:
-            flags["--quantization"] = config.quantization
-        row = _bench("serve", *(word for flag in flags.items() for word in flag if word))
+        words = [f"--{name}={value}" for name, value in load.items()]
+        row = _bench("serve", *engine_flags_from(served), *words)
         split: dict[str, float] = row["split"]
         step = row["itl_ms"]["p50"] / 1e3
         model = step * sum(split[part] for part in EXECUTOR) / (1.0 - split["idle"])
-        cycle = count * OUTPUT_LEN / row["output_tok_s"]
+        cycle = clients * OUTPUT_LEN / row["output_tok_s"]
         return cls(model, step - model, max(0.0, cycle - OUTPUT_LEN * step))
 
 

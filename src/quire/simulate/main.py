@@ -185,7 +185,7 @@ def _machine(args: argparse.Namespace) -> tuple[EngineConfig, HardwareProfile]:
     here, engine = detect(), EngineArgs.from_cli_args(args)
     if args.hardware == THIS:
         config = resolve(engine, here).config
-        return config, measure(config)
+        return config, measure(engine, config)
     workers = engine.tensor_parallel_size * engine.pipeline_parallel_size
     workers = max(1, workers // max(1, engine.nnodes))  # `resolve` refuses what it does not know
     profile = load_profile(args.hardware).on_cards(workers)
