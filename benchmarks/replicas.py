@@ -1,27 +1,31 @@
 """Two replicas of one core each: predicted against measured, and one killed under load.
 
     python benchmarks/replicas.py [--model qwen3-0.6b] [--layers 8] [--requests 12] [--clients 4]
-        [--input-len 256] [--output-len 32] [--kills 4] [--seconds 6] [--hardware this | --no-load]
-        [--json FILE.jsonl]
+        [--input-len 256] [--output-len 32] [--predictions 3] [--kills 4] [--seconds 15]
+        [--hardware this] [--json FILE.jsonl]
 
 Clients send requests with random weights, one after the other. `quire simulate` predicts the same
-load, from the limits of this machine that it measures first. `measured_cpu_s` are the CPU seconds
-of the busier replica, without waits for other processes: on a busy machine, compare those.
-`--no-load` leaves this out.
+load, from the limits of this machine that it measures first. The load runs before and after each
+prediction, and is compared with the mean of both. `measured_cpu_s` are the CPU seconds of the
+busier replica, without waits for other processes: on a busy machine, compare those. Ratios are
+medians of all predictions. `--predictions 0` leaves this out.
 
 Then each client names a replica, and the second one is killed, again and again. `both_p99_s` and
 `killed_p99_s` are times between two tokens of the first replica's answers: in the seconds before a
 kill, and in those that begin with it. The kill waits until each request there has output; these
-requests then go on at the first replica. `more_p99_s` is the same while nothing is killed, but the
+requests then go on at the first replica. Answers there are half to one and a half times as long as
+four times `--output-len`: clients whose answers are equally long begin their prompts in the same
+step, or never in the seconds before a kill. The seconds should hold two answers of each client, so
+that each time has some prompts of others. `more_p99_s` is the same while nothing is killed, but the
 second half of the clients begins then, at the first replica. `killed_over_more` thus shows what the
 loss and the restart cost it besides their load. The ratios are medians of each round's;
 `pooled_…` are of the times of all rounds. `…_wait_s` is how long the first replica's threads waited
 for a CPU, per second. Each round is printed, and is a row of the file, so nothing is lost if the
 program is stopped.
 
-    python benchmarks/replicas.py --no-load --layers 2 --input-len 64 --output-len 16 --kills 6
+    python benchmarks/replicas.py --predictions 0 --layers 2 --input-len 64 --output-len 16
 
-takes three minutes. All answers must have the tokens that they had before.
+takes less. All answers must have the tokens that they had before.
 """
 
 from __future__ import annotations
@@ -56,8 +60,8 @@ from quire.resolve.arguments import EngineArgs
 
 PATIENCE = 120.0
 WARM_UP = 1.0
-LONGER = 4
-"""Answers' length beside a kill, as a multiple: then most requests have output."""
+LONGER = 2, 6
+"""Shortest and longest answers beside a kill, as multiples: most requests then have output."""
 RATIOS = ("killed", "both"), ("more", "both"), ("killed", "more")
 PROGRAM = "replicas", "python benchmarks/replicas.py"
 Times = NDArray[np.float64]
@@ -82,16 +86,20 @@ class Load:
         self.begun = Counter[int]()
         """Requests that have output, by the replica that they name."""
 
-    async def run(self) -> float:
-        """Send all requests; return the seconds that they took."""
+    async def run(self) -> dict[str, float]:
+        """Send all requests; return the seconds that they took, and the busier replica's CPU's."""
+        clocks = [(~self.pid(i) << 3) | 2 for i in (0, 1)]  # Linux' clocks of processes
+        began = [*map(time.clock_gettime, clocks)]
         left, start = iter(range(self._args.requests)), time.perf_counter()
 
         async def client() -> None:
             for number in left:
-                await self._ask(number, None)
+                await self._ask(number, self._args.output_len, None)
 
         await asyncio.gather(*[client() for _ in range(self._args.clients)])
-        return time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        spent = max(map(sub, map(time.clock_gettime, clocks), began))
+        return {"measured_s": seconds, "measured_cpu_s": spent}
 
     async def serve(
         self, replicas: list[int], later: list[int], kill: bool = False
@@ -105,12 +113,13 @@ class Load:
         Returns:
             The first replica's times between two tokens, and its wait for a CPU per second.
         """
-        draw = Random(0)
+        draw, (least, most) = Random(0), (times * self._args.output_len for times in LONGER)
 
         async def client(replica: int) -> None:
             while not self.ends.is_set():
                 await until(lambda: self.replicas[replica].is_ready)
-                await self._ask(draw.randrange(self._args.requests), replica)
+                number, count = draw.randrange(self._args.requests), draw.randint(least, most)
+                await self._ask(number, count, replica)
 
         tasks = [asyncio.create_task(client(replica)) for replica in replicas]
         await asyncio.sleep(WARM_UP)
@@ -134,9 +143,8 @@ class Load:
         pid: int = self.replicas[replica].client.pid  # type: ignore[attr-defined]
         return pid
 
-    async def _ask(self, number: int, replica: int | None) -> None:
+    async def _ask(self, number: int, count: int, replica: int | None) -> None:
         found, last, failed = list[int](), None, False
-        count = self._args.output_len * (1 if replica is None else LONGER)
         try:
             stream = self._tokens(number, count, replica)
             async with asyncio.timeout(PATIENCE), aclosing(stream):
@@ -202,15 +210,16 @@ def flags(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "load_format": "dummy",
         "hf_overrides": json.dumps({"num_hidden_layers": args.layers}),
-        "max_model_len": args.input_len + LONGER * args.output_len + 16,
+        "max_model_len": args.input_len + LONGER[1] * args.output_len + 16,
         "num_threads": 2,
         "data_parallel_size": 2,
+        "kv_cache_memory_bytes": 2**28,
         "enable_prefix_caching": False,
     }
 
 
-def predicted(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what `quire simulate` says of the load on this machine."""
+def predicted(args: argparse.Namespace) -> float:
+    """Return the seconds that `quire simulate` says of the load on this machine."""
     given = {**flags(args), "num_prompts": args.requests, "num_clients": args.clients}
     given |= {"input_len": args.input_len, "output_len": args.output_len, "lengths": "fixed"}
     del given["enable_prefix_caching"]
@@ -220,8 +229,26 @@ def predicted(args: argparse.Namespace) -> dict[str, Any]:
         command = ["simulate", "--model", args.model, *words, "--json", str(out)]
         command += ["--no-enable-prefix-caching", "--hardware", args.hardware]
         subprocess.run([sys.executable, "-m", "quire", *command], check=True, stdout=2)
-        found: dict[str, Any] = json.loads(out.read_text())
-    return found
+        return float(json.loads(out.read_text())["duration_s"])
+
+
+async def compared(load: Load, args: argparse.Namespace) -> list[dict[str, float]]:
+    """Return each prediction, the load's seconds around it, and the ratios of both."""
+    rounds = []
+    before = await load.run() if args.predictions else {}
+    while len(rounds) < args.predictions:
+        seconds = await asyncio.to_thread(predicted, args)
+        after = await load.run()
+        found = {"predicted_s": seconds}
+        for name in after:
+            found[name] = (before[name] + after[name]) / 2
+            found[f"predicted_over_{name.removesuffix('_s')}"] = seconds / found[name]
+        rounds.append(found)
+        print(json.dumps({"prediction": len(rounds)} | found), flush=True)
+        if args.json:
+            write_json(args.json, {"prediction": len(rounds)} | found | circumstances(*PROGRAM))
+        before = after
+    return rounds
 
 
 async def measure(args: argparse.Namespace) -> dict[str, Any]:
@@ -231,12 +258,10 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     try:
         load = Load(engine, args)
         await load.run()  # warm-up, and the answers
-        row = {}
-        if args.hardware:
-            clocks = [(~load.pid(i) << 3) | 2 for i in (0, 1)]  # Linux' clocks of processes
-            began = [*map(time.clock_gettime, clocks)]
-            row["measured_s"] = await load.run()
-            row["measured_cpu_s"] = max(map(sub, map(time.clock_gettime, clocks), began))
+        predictions = await compared(load, args)
+        row: dict[str, Any] = {}
+        if predictions:
+            row["load"] = summarise([*predictions[0]], {}, predictions)
         load.outcomes.clear()
         rounds: list[dict[str, float]] = []
         pools: dict[str, list[Times]] = {"both": [], "killed": [], "more": []}
@@ -264,7 +289,8 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         engine.shutdown()
     kinds = ("whole", "cut", "error", "refused", "lost", "wrong")
     facts = row | {kind: load.outcomes[kind] for kind in kinds}
-    return summarise((*facts, *(rounds or [{}])[0]), facts, rounds)
+    rounds = rounds or [{}]
+    return summarise((*facts, *rounds[0]), facts, rounds)
 
 
 def main() -> int:
@@ -276,15 +302,12 @@ def main() -> int:
     parser.add_argument("--input-len", type=int, default=256)
     parser.add_argument("--output-len", type=int, default=32)
     parser.add_argument("--kills", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=6.0, help="with and without a kill")
+    parser.add_argument("--seconds", type=float, default=15.0, help="with and without a kill")
     parser.add_argument("--hardware", default="this", help="profile that the prediction is from")
-    parser.add_argument("--no-load", dest="hardware", action="store_const", const="")
+    parser.add_argument("--predictions", type=int, default=3, help="of the load")
     parser.add_argument("--json", type=jsonl, help="append a row of JSON to this .jsonl file")
     args = parser.parse_args()
-    row = {"predicted_s": predicted(args)["duration_s"]} if args.hardware else {}
-    row |= asyncio.run(measure(args))
-    for name in ("measured", "measured_cpu") if args.hardware else ():
-        row[f"predicted_over_{name}"] = round(row["predicted_s"] / row[f"{name}_s"], 3)
+    row = asyncio.run(measure(args))
     print(json.dumps(row, indent=2))
     if args.json:
         write_json(args.json, row | circumstances(*PROGRAM))
