@@ -157,6 +157,22 @@ def _switched(thinking: Any) -> bool | None:
     return {"enabled": True, "disabled": False}.get(str(thinking["type"]))
 
 
+def mend_response(request: Request, body: Any) -> None:
+    """Give the schema of a response's decoded JSON the form of the Responses API, in place, if it
+    has that of chats."""
+    text = body.get("text") if isinstance(body, dict) else None
+    if isinstance(text, dict) and isinstance(text.get("format"), dict):
+        flatten(text["format"], "json_schema")
+
+
+def flatten(given: dict[str, Any], kind: str) -> None:
+    """Move the fields of the inner object that a chat names like its type to `given`, in place."""
+    inner = given.get(kind)
+    if given.keys() == {"type", kind} and given["type"] == kind and isinstance(inner, dict):
+        del given[kind]
+        given.update(inner | {"type": kind})
+
+
 def _is_result(content: Any) -> bool:
     """Return whether a tool's content is a JSON value, instead of a text or parts."""
     return isinstance(content, int | float) or (

@@ -95,6 +95,7 @@ CHAT_SAMPLING: Rules = {
     **each("min_p min_tokens top_logprobs", refused(_NO_SUCH, 0)),
     **each("seed logit_bias logprob_token_ids repetition_detection", refused(_NO_SUCH)),
     "thinking_token_budget": refused(_NO_SUCH),
+    "enable_thinking": instead("chat_template_kwargs"),
     **each("guided_json guided_regex guided_choice guided_grammar", refused(_NO_SUCH)),
 }
 """Fields of the chat API that change its answers, for APIs that have no such fields."""

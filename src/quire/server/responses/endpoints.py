@@ -18,6 +18,7 @@ from quire.server.errors import invalid, not_supported, renamed
 from quire.server.http.body import read_query, read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
+from quire.server.message_parts import mend_response
 from quire.server.notices import Warnings, ignore, notices_of
 from quire.server.openai.chat_request import read_chat
 from quire.server.openai.conversation import chat_prompt
@@ -68,7 +69,7 @@ def _own_names(tools: ToolSet) -> AbstractContextManager[None]:
 @contract(body=ResponsesRequest, answer=ResponseObject, events=dict[str, Any], errors=OF_GENERATION)
 async def create_response(request: Request) -> Response:
     """Answer a conversation: whole, as events, or in the background."""
-    body = await read_request(request, ResponsesRequest)
+    body = await read_request(request, ResponsesRequest, mend_response)
     store = _store(request)
     _check(request, body, store)
     tools = read_tool_set(request, body.tools or [], body.tool_choice)
@@ -98,7 +99,7 @@ async def create_response(request: Request) -> Response:
 async def count_input_tokens(request: Request) -> Response:
     """Return the number of tokens in the prompt of a response."""
     server = server_state(request)
-    body = await read_request(request, ResponsesRequest)
+    body = await read_request(request, ResponsesRequest, mend_response)
     store = _store(request)
     tools = read_tool_set(request, body.tools or [], body.tool_choice)
     items = [*_earlier(body, store), *await read_input(request, body.input, store.item)]

@@ -13,7 +13,7 @@ from quire.server.openai.answers import TokenLogprob
 from quire.server.openai.protocol import Effort, Messages, Strict, TextRequest, Tools
 from quire.server.responses.item_types import Item, ItemStatus, ReasoningText
 from quire.server.responses.tool_types import Tool, ToolChoice
-from quire.server.rules import Rules, each, ignored, refused
+from quire.server.rules import Rules, each, ignored, instead, refused
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 LOGPROBS = "message.output_text.logprobs"
@@ -105,6 +105,7 @@ class ResponsesRequest(TextRequest, kw_only=True):
         "max_tool_calls": ignored("The server itself calls no tools."),
         "max_tokens": refused("Send max_output_tokens instead."),
         "messages": refused("Send input instead."),
+        "thinking": instead("reasoning.effort, or chat_template_kwargs"),
         "enable_response_messages": refused("Messages are not reported.", False),
         **each(
             "previous_input_messages previous_response",

@@ -14,6 +14,7 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.server.errors import invalid
 from quire.server.http.body import read_part
 from quire.server.leniency import similar
+from quire.server.message_parts import flatten
 from quire.server.notices import Notice, ignore, note
 from quire.server.openai.generation import Generation
 from quire.server.openai.protocol import (
@@ -183,6 +184,7 @@ def _served(
     """Yield the tools of a list, and of the namespaces in it."""
     for index, one in enumerate(raw):
         where = f"{place}[{index}]"
+        flatten(one, "function")
         kind = one.get("type")
         if kind == "namespace" and namespace is None:
             inner = read_part(request, one, Namespace, where)

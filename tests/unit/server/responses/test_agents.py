@@ -413,9 +413,28 @@ async def test_what_has_no_effect_is_told(fields: dict[str, Any], params: list[s
             assert warned(await stream.get_final_response()) == params
 
 
+async def test_tools_and_schemas_in_the_form_of_chats() -> None:
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
+    inner = {"name": "x", "schema": schema, "strict": True}
+    chat_tool = {"type": "function", "function": {k: v for k, v in TOOL.items() if k != "type"}}
+    async with saying("ok", chat_template=THINKING) as app:
+        body = {"model": MODEL, "input": "Hi"}
+        for tool in (TOOL, chat_tool):
+            found = (await app.http.post("/v1/responses", json={**body, "tools": [tool]})).json()
+            assert found["tools"][0]["name"] == TOOL["name"]
+        wanted = {"format": {"type": "json_schema", "json_schema": inner}}
+        found = (await app.http.post("/v1/responses", json={**body, "text": wanted})).json()
+        assert found["text"]["format"] == {**found["text"]["format"], **inner}
+        wrong = {"format": {"type": "json_schema", "json_schema": 3}}
+        response = await app.http.post("/v1/responses", json={**body, "text": wrong})
+        assert response.status_code == 400
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"conversation": "conv_1"}, "conversation"),
     ({"prompt": {"id": "p"}}, "prompt"),
+    ({"extra_body": {"enable_thinking": False}}, "enable_thinking"),
+    ({"extra_body": {"thinking": {"type": "disabled"}}}, "thinking"),
     ({"extra_body": {"moderation": {"model": "m"}}}, "moderation"),
     ({"tools": [{"type": "funtion", "name": "f"}]}, "tools[0].type"),
     ({"tools": [{"name": "f"}]}, "tools[0].type"),
