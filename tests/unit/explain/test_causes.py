@@ -343,6 +343,15 @@ def test_more_than_one_count_proves_a_cause() -> None:
     assert explain(calm).causes == []
 
 
+@pytest.mark.parametrize(("running", "named"), [(0.1, True), (6.0, False)])
+def test_requests_before_an_idle_core_prove_slow_tokenizers(running: float, named: bool) -> None:
+    """Seen: a tokenizer ran 4 % of a window and waited for a core nearly all the rest."""
+    host = HostUse(10.0, 4, busy=39.0, own=2.0, steal=0.0, waited=9.0, waits=[8.0] * 4)
+    parts, flying = {"tokenize": 0.4, "idle": 8.0}, {"in_flight": 8.0, "most_in_flight": 8}
+    report = explain(healthy(ops=UNBOUND, host=host, parts=parts, running=running, **flying))
+    assert ("tokenization" in {finding.cause for finding in report.causes}) is named
+
+
 @pytest.mark.parametrize(("waited", "named"), [(8.0, True), (1.0, False)])
 def test_scrapes_are_judged_by_the_time_that_others_leave(waited: float, named: bool) -> None:
     """Seen: beside 1.8 of 2 busy CPUs they took a third of the loop's time, 6 % of the window."""

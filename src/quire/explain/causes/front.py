@@ -13,6 +13,7 @@ from quire.explain.causes.case import (
     small_batch,
     suspect,
 )
+from quire.explain.evidence import QUIET
 from quire.explain.report import THROUGHPUT, Change
 
 BUSY_LOOP = 0.8
@@ -73,15 +74,24 @@ def tokenization(case: Case) -> Suspect | None:
     else:
         lanes = max(1, e.args.tokenizer_pool_size)
         idle = w.share("idle")
-        # Beside other programs a busy lane waits for a core for a part of its time.
+        # Beside other programs a busy lane waits for a core for a part of its time. Counts prove
+        # then that requests are before the core.
         waited = max(case.waited, _loop_waited(case))
-        if share < LEAST_LANE * lanes or share + waited * lanes < 0.5 * lanes or idle < 0.1:
+        most = share > w.share("http", "detokenize", "send", "images") and e.others > QUIET
+        before = w.in_flight - w.running - w.waiting - w.loading
+        floor = WORTH if most and before >= max(0.5, w.in_flight / 2) else 0.0
+        if (
+            (share < LEAST_LANE * lanes and not floor)
+            or share + waited * lanes < 0.5 * lanes
+            or idle < 0.1
+        ):
             return None
         more = lanes + 1
         busy_lanes = share / lanes
         busy = share + w.share("http", "detokenize", "send") + (1.0 - idle) * e.config.num_threads
         alone = saving(max(0.0, e.cores / max(busy, 1e-9) - 1.0))
-        lost = floor = min(idle, alone, busy_lanes * (1.0 - lanes / more))
+        lost = min(idle, alone, busy_lanes * (1.0 - lanes / more))
+        floor = max(floor, lost)
         why, gained = f"tokenizes in {more} processes at once", case.if_quiet(lost)
         changes = [change(f"--tokenizer-pool-size {more}", why, gained, tokenizer_pool_size=more)]
         where = f"in {lanes} process{'es' if lanes > 1 else ''}, and the core waits {idle:.0%}"
