@@ -69,6 +69,8 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
     pooling, dense, normalize = None, list[DenseConfig](), False
     for module in read_json_list(folder / "modules.json"):
         kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
+        if kind == "LogitScore":  # a reranker that answers with a token: a model that generates
+            return None
         if kind not in (*_KNOWN, *_WITHOUT_EFFECT):
             raise UnsupportedModelError(
                 f"modules.json has the module {kind!r}; Quire has {', '.join(_KNOWN)}.",

@@ -33,6 +33,11 @@ def test_a_folder_without_modules(tmp_path: Path) -> None:
     assert read_sentence_transformer(tmp_path) is None
 
 
+def test_a_reranker_that_answers_with_a_token_is_no_embedder(tmp_path: Path) -> None:
+    score = {"path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.LogitScore"}
+    assert read_sentence_transformer(write(tmp_path, [_MODULES[0], score])) is None
+
+
 def test_everything(tmp_path: Path) -> None:
     folder = write(
         tmp_path, [*_MODULES, {"path": "2_Normalize", "type": f"{_KIND}Normalize"}],
