@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import mmap
+import os
 import subprocess
 import sys
 import tempfile
@@ -72,13 +73,15 @@ def reading(threads: int, buffer_bytes: int = BUFFER_BYTES) -> Iterator[Callable
     ):
 
         def read() -> float:
-            with contextlib.suppress(BrokenPipeError):
-                print(file=process.stdin, flush=True)
+            assert process.stdin is not None
             assert process.stdout is not None
+            with contextlib.suppress(BrokenPipeError):
+                os.write(process.stdin.fileno(), b"\n")  # no buffer, which would fail in close()
             if line := process.stdout.readline():
                 return float(line)
             log.seek(0)
-            raise QuireError(f"The memory bandwidth could not be measured: {log.read().strip()}")
+            why = log.read().strip() or f"its process ended with status {process.wait()}"
+            raise QuireError(f"The memory bandwidth could not be measured: {why}")
 
         try:
             read()  # warms up

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -80,3 +81,19 @@ def test_bandwidth_in_a_process_of_its_own() -> None:
 def test_a_reader_that_fails_says_why() -> None:
     with pytest.raises(QuireError, match="could not be measured: Traceback"), reading(1, -1):
         pass
+
+
+def test_a_reader_that_is_killed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    class Seen(subprocess.Popen[str]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+    monkeypatch.setattr(subprocess, "Popen", Seen)
+    with reading(1, buffer_bytes=2**20) as read:
+        started[0].kill()
+        started[0].wait()
+        with pytest.raises(QuireError, match="status -9"):
+            read()
