@@ -261,6 +261,12 @@ def _check(p: SamplingParams) -> None:
 
 def _check_repetition(p: RepetitionDetectionParams) -> None:
     """Raise `InvalidRequestError` at the first field out of range."""
+    if not isinstance(p, RepetitionDetectionParams):
+        raise InvalidRequestError(
+            f"repetition_detection is {p!r}; it must be RepetitionDetectionParams(…).",
+            param="repetition_detection",
+        )
+    check_types(p)
     most = p.max_pattern_size
     limits = {"max_pattern_size": (0, MAX_PATTERN_SIZE), "min_pattern_size": (0, most)}
     if most:

@@ -11,7 +11,7 @@ from quire.core.beam_search import BeamSearchParams
 from quire.core.errors import InvalidRequestError
 from quire.core.named_fields import NamedFields
 from quire.core.pooling_params import PoolingParams
-from quire.core.sampling_params import SamplingParams
+from quire.core.sampling_params import RepetitionDetectionParams, SamplingParams
 
 KINDS: list[NamedFields] = [SamplingParams, PoolingParams, BeamSearchParams]
 
@@ -64,3 +64,16 @@ def test_decoding_is_as_before() -> None:
     encoded = msgspec.msgpack.encode(params)
     assert msgspec.msgpack.decode(encoded, type=SamplingParams) == params
     assert params.replace(seed=1).seed == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"max_pattern_size": 3}, r"is \{'max_pattern_size': 3\}; it must be RepetitionDetection"),
+        (5, "is 5; it must be RepetitionDetectionParams"),
+        (RepetitionDetectionParams("a"), "max_pattern_size is wrong: Expected `int`, got `str`"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_wrong_type_of_repetition_detection(value: Any, said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        SamplingParams(repetition_detection=value)
