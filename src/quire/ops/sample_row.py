@@ -23,6 +23,8 @@ TokenIds = NDArray[np.int64]
 MaskWords = NDArray[np.int32]
 NO_TOKENS: TokenIds = np.zeros(0, dtype=np.int64)
 NO_VALUES: FloatRow = np.zeros(0, dtype=np.float32)
+LEAST_DIVISOR = 1e-269
+"""Any float32 divided by it is a finite float64."""
 
 
 @dataclass(slots=True)
@@ -121,8 +123,7 @@ def processed(logits: FloatRow, row: SampleRow | None) -> Scaled:
     ids, _ = filtered(logits, row.params)
     kept = np.arange(len(logits)) if ids is None else ids
     result = np.full_like(edited, -np.inf)
-    with np.errstate(over="ignore"):
-        result[kept] = edited[kept] / row.params.temperature
+    result[kept] = edited[kept] / max(row.params.temperature, LEAST_DIVISOR)
     return result
 
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from quire.core.messages import TokenLogprobs
+from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow
 from quire.ops.interface import Ops
+from quire.ops.sample_row import SampleRow, processed, row_logprobs
 
 
 def token_logprobs(ops: Ops, logits: FloatRow, token: int, k: int) -> TokenLogprobs:
@@ -45,3 +47,13 @@ def test_ruled_out_tokens_and_a_vocabulary_smaller_than_k(ops: Ops) -> None:
     assert entry.token_ids == [1, 0, 1]
     assert entry.logprobs == [-math.inf, 0.0, -math.inf]
     assert entry.rank == 2
+
+
+@pytest.mark.parametrize("temperature", [1e-5, 1e-307, 5e-324])
+def test_no_temperature_is_too_low_for_processed_values(temperature: float) -> None:
+    logits = np.array([-3e38, 0, 7, 3e38, 1], dtype=np.float32)
+    values = processed(logits, SampleRow(0, SamplingParams(temperature=temperature), 1))
+    assert np.isfinite(values).all()
+    entry = row_logprobs(values, 3, 2)
+    assert entry.token_ids == [3, 3, 2]
+    assert entry.logprobs[0] == 0.0 > entry.logprobs[2]
