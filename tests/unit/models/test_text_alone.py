@@ -67,3 +67,9 @@ def test_the_text_model_is_read() -> None:
 )
 def test_names(stored: str, name: str | None) -> None:
     assert text_name(stored) == name
+
+
+def test_a_refusal_does_not_name_the_refused_class_as_known() -> None:
+    vision = {"vision_config": {"model_type": "siglip_vision_model"}, "text_config": {}}
+    with pytest.raises(UnsupportedModelError, match="LLaVA only with a CLIP tower"):
+        model_config(LLAVA | vision)
