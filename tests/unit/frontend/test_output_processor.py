@@ -1,5 +1,6 @@
 """Tokens become text; stop strings, n, kinds of output, logprobs and metrics."""
 
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from quire.core.sampling_params import (
 from quire.frontend.output import position
 from quire.frontend.output.output_processor import ProcessedStep
 from quire.frontend.output.position import with_dicts
+from quire.frontend.output.repetition import RepetitionDetector
 from quire.metrics.stats import EngineStats, LoraUse
 from quire.text.tokenizers.tokenizer import Tokenizer
 from tests.unit.engine.echo import EOS
@@ -111,6 +113,15 @@ def test_an_output_that_repeats_itself_ends(
             break
     assert got == text[:end]
     assert len(aborted) == bench.stats.finished["repetition"] == (end is not None)
+
+
+def test_a_long_output_needs_no_more_memory_to_find_repetitions() -> None:
+    detector = RepetitionDetector(RepetitionDetectionParams(8, 1, 2))
+    tracemalloc.start()
+    assert not any(detector.repeats(token) for token in range(2000))
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < 2**15
 
 
 def test_a_repetition_is_no_reason_before_min_tokens_or_at_the_end() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from array import array
+from typing import TYPE_CHECKING
 
 from quire.core.messages import CoreOutput, TokenLogprobs
 from quire.core.outputs import CompletionOutput, PositionLogprobs
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.output.position import LazyPosition
-from quire.frontend.output.repetition import RepetitionDetector
 from quire.text.detokenizer import IncrementalDetokenizer
 from quire.text.stop import StopStringMatcher, StopStrings
 from quire.text.tokenizers.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.frontend.output.repetition import RepetitionDetector
 
 
 class SequenceState:
@@ -50,6 +53,8 @@ class SequenceState:
             )
         self._detector: RepetitionDetector | None = None
         if (wanted := params.repetition_detection) is not None and wanted.max_pattern_size:
+            from quire.frontend.output.repetition import RepetitionDetector  # needs numpy
+
             self._detector = RepetitionDetector(wanted)
         self._cumulative_logprob = 0.0
         self._text_end = 0
@@ -88,15 +93,13 @@ class SequenceState:
                 self._add_text(text)
                 if self.finish_reason is not None:
                     return
-            if self._repeats(token) and (output.finish_reason is None or i != last):
-                self._finish(FinishReason.REPETITION, "repetition_detected")
-                return
+            if self._detector is not None and self._detector.repeats(token):
+                ends = self.num_tokens >= self._params.min_tokens
+                if ends and (output.finish_reason is None or i != last):
+                    self._finish(FinishReason.REPETITION, "repetition_detected")
+                    return
         if output.finish_reason is not None:
             self._finish(output.finish_reason, output.stop_reason)
-
-    def _repeats(self, token: int) -> bool:
-        found = self._detector is not None and self._detector.repeats(token)
-        return found and self.num_tokens >= self._params.min_tokens
 
     def fail(self, reason: str) -> None:
         self.finish_reason, self.stop_reason = FinishReason.ERROR.value, reason
