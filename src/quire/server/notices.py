@@ -74,9 +74,11 @@ def ignore(request: Request, param: str, message: str) -> None:
 
 
 def report(request: Request, notice: Notice) -> None:
-    """Report that a field has no effect, and count it."""
+    """Report that a field has no effect, and count it, by the path of the route."""
     note(request, notice)
-    server_state(request).engine.stats.ignored_fields[request.scope["path"]] += 1
+    names = {value: f"{{{name}}}" for name, value in request.path_params.items()}
+    route = "/".join(names.get(part, part) for part in request.scope["path"].split("/"))
+    server_state(request).engine.stats.ignored_fields[route] += 1
 
 
 def note(request: Request, notice: Notice) -> None:

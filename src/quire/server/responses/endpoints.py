@@ -119,14 +119,14 @@ async def retrieve_response(request: Request) -> Response:
     """Return a stored response so far, or its events from any number on."""
     query = read_query(request, RetrieveQuery)
     stored = _store(request).get(request.path_params["id"])
-    making = stored.making
+    making, warnings = stored.making, _ignored(request, query)
     if not query.stream:
         if query.starting_after is not None:
             raise invalid("starting_after needs stream to be true.", "starting_after")
         if making is not None:
             making.flush()
         found = stored.response
-        if warnings := _ignored(request, query):
+        if warnings:
             found = msgspec.structs.replace(found, warnings=[*(found.warnings or ()), *warnings])
         return json_response(found)
     if making is None or making.events is None:

@@ -104,6 +104,8 @@ async def test_what_is_wrong_is_told_at_once() -> None:
             response = await app.http.get(f"/v1/responses/{name}?stream=true")
             assert response.status_code == 400
             assert response.json()["error"]["param"] == "stream"
+        await app.http.get(f"/v1/responses/{name}?stream=true&include=a")
+        assert app.engine.stats.ignored_fields == {"/v1/responses/{id}": 1}
         for query in ("starting_after=3", "stream=maybe", "stream=true&starting_after=-1"):
             assert (await app.http.get(f"/v1/responses/{name}?{query}")).status_code == 400
 
