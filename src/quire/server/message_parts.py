@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request
 
 from quire.server.notices import ignore
-from quire.server.openai.reasoning import chat_template_of
+from quire.server.openai.reasoning import chat_template_of, thinking_switch
 from quire.server.state import server_state
 from quire.server.tool_results import TOOL_ROLES, without_media
 
@@ -129,20 +129,25 @@ def plain_reasoning(body: dict[str, Any]) -> None:
 
 def plain_thinking(request: Request, body: dict[str, Any]) -> None:
     """Make Qwen's `enable_thinking` and DeepSeek's and GLM's `thinking` a variable of the chat
-    template, in place, unless the template knows none and the model would do otherwise."""
+    template, in place.
+
+    They stay in the body, and are refused, if another field contradicts them, or if the template
+    has no switch and the model always reasons.
+    """
     for name in ("enable_thinking", "thinking"):
         wanted = body.get(name) if name == "enable_thinking" else _switched(body.get(name))
         kwargs, effort = body.get("chat_template_kwargs") or {}, body.get("reasoning_effort")
         if type(wanted) is not bool or not isinstance(kwargs, dict):
             continue
-        others = [kwargs.get("enable_thinking", wanted)]
+        server = server_state(request)
+        switch = thinking_switch(chat_template_of(server))
+        others = [] if switch is None else [kwargs.get(switch, wanted)]
         others += [] if effort is None else [effort != "none"]
         if any(other is not wanted for other in others):
             continue
-        server = server_state(request)
         thinks = server.parsers.reasoning is not None
-        if "enable_thinking" in chat_template_of(server):
-            body["chat_template_kwargs"] = {**kwargs, "enable_thinking": wanted}
+        if switch is not None:
+            body["chat_template_kwargs"] = {**kwargs, switch: wanted}
         elif wanted and not thinks:
             ignore(request, name, "This model does not think before it answers.")
         elif thinks and not wanted:

@@ -45,7 +45,7 @@ class ToolChoiceParam(Strict):
 
 
 class ThinkingParam(Strict):
-    """Goes to the chat template as `enable_thinking`."""
+    """Goes to the chat template as its switch of reasoning."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: int | None = None

@@ -42,7 +42,7 @@ from quire.server.openai.protocol import (
     ResponseFormat,
     TextPart,
 )
-from quire.server.openai.reasoning import chat_template_of
+from quire.server.openai.reasoning import chat_template_of, thinking_switch
 from quire.server.state import server_state
 from quire.system.records import dataclass
 
@@ -217,7 +217,8 @@ def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
     """Return the chat template's variables; notices report settings without effect."""
     server = server_state(request)
     reasons = server.parsers.reasoning is not None
-    knows = "enable_thinking" in chat_template_of(server)
+    switch = thinking_switch(chat_template_of(server))
+    knows = switch is not None
     enabled = wanted.type != "disabled"
     if enabled and not (reasons or knows):
         ignore(request, "thinking", "This model does not think before it answers.")
@@ -227,7 +228,7 @@ def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
         ignore(request, "thinking.budget_tokens", "The answer has no reasoning to limit.")
     if wanted.display == "updates":
         ignore(request, "thinking.display", "Thinking is returned as the model writes it.")
-    return {"enable_thinking": enabled}
+    return {switch or "enable_thinking": enabled}
 
 
 def _set_effort(request: Request, body: CountRequest, chat: ChatRequest) -> None:

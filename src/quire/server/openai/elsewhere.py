@@ -13,8 +13,8 @@ _NO_GUIDANCE = "There is no classifier-free guidance."
 _OFF = "The sampler that it belongs to is off."
 _ONE_TIER = "There is one tier of service."
 _TEMPLATE_KWARGS = (
-    "It may be a switch that this model can follow; else send chat_template_kwargs, with the name "
-    "that the chat template knows."
+    "Another field contradicts it, or the model has no such switch. Send chat_template_kwargs, "
+    "with the name that the chat template knows."
 )
 _TEXT_ONLY = "The model writes text."
 _ONE_WAY = "The server reads all images in one way; --mm-processor-kwargs sets it."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import lru_cache
 from typing import Any
 
 from starlette.requests import Request
@@ -12,6 +14,8 @@ from quire.server.notices import Notice, ignore, note
 from quire.server.openai.protocol import ChatRequest
 from quire.server.state import ServerState, server_state
 from quire.server.tools.table import Parsers
+
+_THINKING = re.compile(r"\{%[^%]*\b(?:if|and|or|not) thinking\b")
 
 
 def limited(
@@ -56,19 +60,28 @@ def template_kwargs(
     if effort is None:
         return body.chat_template_kwargs
     template = chat_template_of(server)
+    switch = thinking_switch(template)
     found: dict[str, Any] = {}
-    if effort == "none" and "enable_thinking" in template:
-        found = {"enable_thinking": False}
+    if effort == "none" and switch is not None:
+        found = {switch: False}
     elif "reasoning_effort" in template:
         found = {"reasoning_effort": effort}
-    elif "enable_thinking" in template:
-        found = {"enable_thinking": True, **(body.chat_template_kwargs or {})}
+    elif switch is not None:
+        found = {switch: True, **(body.chat_template_kwargs or {})}
         note(request, Notice(field, "The chat template can only turn reasoning on or off."))
     elif effort != "none":
         ignore(request, field, "The chat template has no setting for it.")
     elif server.parsers.reasoning is not None:
         raise invalid(f"{field} is none, but this model always reasons; leave it out.", field)
     return {**(body.chat_template_kwargs or {}), **found} or None
+
+
+@lru_cache(maxsize=4)
+def thinking_switch(template: str) -> str | None:
+    """Return the variable that turns reasoning on and off; None if the template has none."""
+    if "enable_thinking" in template:
+        return "enable_thinking"
+    return "thinking" if _THINKING.search(template) else None
 
 
 def chat_template_of(server: ServerState) -> str:

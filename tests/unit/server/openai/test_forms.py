@@ -221,20 +221,34 @@ async def test_echo_begins_the_answer_with_the_last_message() -> None:
 ON, OFF = {"enable_thinking": True}, {"enable_thinking": False}
 DEEP_ON, DEEP_OFF = {"thinking": {"type": "enabled"}}, {"thinking": {"type": "disabled"}}
 SWITCHED = "{{ 'on' if enable_thinking else 'off' }}"
+DEEPSEEK = """\
+{% if not thinking is defined %}{% set thinking = false %}{% endif %}\
+{% if thinking %}on{% else %}off{% endif %}{# </think> #}"""
 
 
+@pytest.mark.parametrize("template", [SWITCHED, DEEPSEEK])
 @pytest.mark.parametrize(
-    ("fields", "shown"), [(ON, "on"), (OFF, "off"), (DEEP_ON, "on"), (DEEP_OFF, "off")]
-)
+    ("fields", "shown"),
+    [
+        (ON, "on"), (OFF, "off"), (DEEP_ON, "on"), (DEEP_OFF, "off"),
+        ({"reasoning_effort": "none"}, "off"),
+    ],
+)  # fmt: skip
 async def test_thinking_is_switched_by_other_servers_fields(
-    fields: dict[str, Any], shown: str
+    template: str, fields: dict[str, Any], shown: str
 ) -> None:
-    async with running(chat_template=SWITCHED) as app:
+    async with running(chat_template=template) as app:
         body = (await app.chat(**fields, return_prompt_text=True)).json()
         assert (body["prompt_text"], "warnings" in body) == (shown, False)
         assert (await app.http.post("/tokenize", json={"messages": [USER], **fields})).json()[
             "count"
         ] == len(shown)
+
+
+@pytest.mark.parametrize(("fields", "shown"), [(ON, "on"), (DEEP_ON, "on"), (DEEP_OFF, "off")])
+async def test_switches_of_thinking_that_the_template_does_not_have(
+    fields: dict[str, Any], shown: str
+) -> None:
     async with running(chat_template="{{ 'a' }}") as app:  # never thinks
         body = (await app.chat(**fields)).json()
         assert [each["param"] for each in body.get("warnings", [])] == [*fields] * (shown == "on")
