@@ -43,6 +43,7 @@ def fingerprint(
         config.quantization_config,
         config.kv_cache_dtype,
         config.calculate_kv_scales,
+        config.logprobs_mode,
         config.tensor_parallel_size,
         None if config.pooling is None else asdict(config.pooling),
         config.num_threads if config.ops in ON_TORCH else None,

@@ -43,6 +43,7 @@ def test_what_changes_an_answer_changes_it(model: Path, tmp_path: Path) -> None:
         of(model, dtype="bfloat16"),
         of(model, quantization="int8"),
         of(model, kv_cache_dtype="int8"),
+        of(model, logprobs_mode="raw_logits"),
         of(model, hf_overrides='{"rms_norm_eps": 0.1}'),
         of(model, facts=FACTS | {"isa": "avx2"}),
     }
@@ -60,7 +61,7 @@ def test_what_changes_an_answer_changes_it(model: Path, tmp_path: Path) -> None:
     found.add(fingerprint(resolved, FACTS, {}, "{{ messages }}"))
     ranks = replace(resolved, config=replace(resolved.config, tensor_parallel_size=2))
     found.add(fingerprint(ranks, FACTS, {}, None))
-    assert len(found) == 11
+    assert len(found) == 12
 
 
 def test_an_adapter_is_another_model(model: Path) -> None:
