@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -133,7 +133,7 @@ class Sampler:
             except Exception as error:
                 result.errors[row] = _fault(error)
         self._choose(logits, rows, result)
-        self._add_logprobs(logits, batch, {each.row: each for each in rows}, result)
+        self._add_logprobs(logits, batch, rows, result)
 
     def _choose(self, logits: Array, rows: list[SampleRow], result: SampleResult) -> None:
         """Set the tokens of rows that are not plain greedy."""
@@ -157,7 +157,7 @@ class Sampler:
         self,
         logits: Array,
         batch: SamplingBatch,
-        sampled: Mapping[int, SampleRow],
+        rows: list[SampleRow],
         result: SampleResult,
     ) -> None:
         counts: dict[int, int] = {}
@@ -169,6 +169,7 @@ class Sampler:
             return
         tokens, raw = result.token_ids[list(counts)].tolist(), self._mode == "raw_logprobs"
         entries: list[TokenLogprobs] = []
+        sampled = {} if raw else {each.row: each for each in rows}
         if raw:
             entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
         for at, (row, count) in enumerate(counts.items()):
