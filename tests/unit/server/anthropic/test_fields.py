@@ -61,6 +61,14 @@ async def test_what_agents_always_send_is_no_news() -> None:
         assert told(await ask(app, max_tokens=9, **fields)) == {}
 
 
+@pytest.mark.parametrize(("kind", "shown"), [("enabled", "on"), ("disabled", "off")])
+async def test_thinking_follows_the_switch_of_the_template(kind: str, shown: str) -> None:
+    template = "{% if thinking %}on{% else %}off{% endif %}{# </think> #}"
+    budget = {"budget_tokens": 1024} if shown == "on" else {}
+    async with running(chat_template=template) as app:
+        assert await prompt(app, thinking={"type": kind, **budget}) == shown
+
+
 IGNORED = {
     "speed": "fast",
     "inference_geo": "eu",
