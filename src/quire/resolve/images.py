@@ -121,13 +121,17 @@ def _check_step(args: EngineArgs, model: ModelConfig, vision: VisionConfig) -> N
         )
 
 
+_SIDES = ("height", "width")
+
+
 def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, Any]:
     """Return the sizes in `ImageConfig`."""
     size, crop = settings.get("size"), settings.get("crop_size")
     size = {"shortest_edge": size} if isinstance(size, int) else dict(size or {})
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else dict(crop or {})
+    size, crop = ({k: v for k, v in each.items() if v is not None} for each in (size, crop))
     if kind in ("gemma3", "internvl", "paligemma", "siglip"):
-        sides = {size.get(name, image_size) for name in ("height", "width")}
+        sides = {size.get(name, image_size) for name in _SIDES}
         if sides != {image_size}:
             raise ConfigError(
                 f"preprocessor_config.json: size is {size}; the tower reads {image_size}."
@@ -152,17 +156,16 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
     if kind in ("clip", "llava"):
         hf.only(settings, "do_center_crop", True, "square images")
         hf.only(settings, "do_pad", False, "images that are cut, not padded")
-        side = hf.integer(crop, "height", default=image_size)
-        hf.only(crop, "width", side, "squares")
-        hf.only(size, "longest_edge", None, "images resized by their shorter edge")
-        if "shortest_edge" not in size and "height" in size:  # whatever the aspect
-            for name in ("height", "width"):
-                hf.only(size, name, side, "squares")
-            return {"crop": side}
-        return {
-            "shortest_edge": hf.integer(size, "shortest_edge", default=image_size),
-            "crop": side,
-        }
+        square = "shortest_edge" not in size and "height" in size  # whatever the aspect
+        sides = {table.get(name, image_size) for table in (crop, size) for name in _SIDES}
+        if sides != {image_size} or "longest_edge" in size:
+            raise ConfigError(
+                f"preprocessor_config.json: size is {size} and crop_size {crop}; Quire resizes "
+                "images of this model by their shorter edge, or to a square, and cuts "
+                f"{image_size} × {image_size}."
+            )
+        edge = 0 if square else hf.integer(size, "shortest_edge", default=image_size)
+        return {"shortest_edge": edge, "crop": image_size}
     if kind == "idefics3":
         tile = hf.integer(hf.table(settings, "max_image_size"), "longest_edge", default=image_size)
         if tile != image_size:

@@ -1,0 +1,42 @@
+"""The sizes of images, from preprocessor_config.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.core.errors import ConfigError
+from quire.resolve.images import _sizes
+
+SQUARE = {"height": 32, "width": 32}
+
+
+@pytest.mark.parametrize(
+    ("settings", "edge"),
+    [
+        ({}, 32),
+        ({"size": 40, "crop_size": 32}, 40),
+        ({"size": {"shortest_edge": 40, "height": None, "width": None}, "crop_size": SQUARE}, 40),
+        ({"size": SQUARE, "crop_size": SQUARE | {"longest_edge": None}}, 0),
+        ({"size": SQUARE | {"shortest_edge": None, "longest_edge": None}}, 0),
+    ],
+)
+def test_null_says_nothing(settings: dict[str, Any], edge: int) -> None:
+    for kind in ("clip", "llava"):
+        assert _sizes(settings, kind, 32) == {"crop": 32, "shortest_edge": edge}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"size": {"shortest_edge": 32, "longest_edge": 64}},
+        {"size": {"height": 48, "width": 48}},
+        {"size": {"height": 32, "width": 48}},
+        {"crop_size": {"height": 32, "width": 16}},
+        {"crop_size": 16},
+    ],
+)
+def test_images_that_the_tower_does_not_read(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"preprocessor_config.json: .* cuts 32 × 32"):
+        _sizes(settings, "llava", 32)
