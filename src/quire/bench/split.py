@@ -95,12 +95,23 @@ def read_stats(stats: EngineStats) -> Reading:
 
 
 def read_metrics(text: str) -> Reading | None:
-    """Return the reading of a server from its `/metrics`; None if the server is not Quire."""
+    """Return the reading of a server from its `/metrics`; None if the server is not Quire.
+
+    Of several replicas, the times are the first one's: warm-ups reach it, and an engine that has
+    had no step does not know the time. The tokens are those of all.
+    """
     moment, tokens = 0.0, 0.0
     seconds: dict[str, float] = {}
     lags: dict[float, float] = {}
+    engine: str | None = None
     for sample in _SAMPLE.finditer(text):
         labels, value = dict(_LABEL.findall(sample["labels"])), sample["value"]
+        if engine is None:
+            engine = labels.get("engine")
+        if sample["name"] == "vllm:generation_tokens_total":
+            tokens += float(value)
+        if labels.get("engine") != engine:
+            continue
         match sample["name"]:
             case "quire:last_step_seconds":
                 moment = float(value)
@@ -108,6 +119,4 @@ def read_metrics(text: str) -> Reading | None:
                 seconds[labels["part"]] = float(value)
             case "quire:event_loop_lag_seconds_bucket":
                 lags[float(labels["le"])] = float(value)
-            case "vllm:generation_tokens_total":
-                tokens = float(value)
     return Reading(moment, seconds, tokens, lags) if seconds else None

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from quire.core.messages import CoreTimes, SchedulerStats
-from quire.metrics.progress_log import ProgressLog
+from quire.metrics.progress_log import LOG_INTERVAL, ProgressLog
 from quire.metrics.stats import EngineStats
 from quire.metrics.times import CORE_PARTS
 
@@ -54,8 +54,9 @@ class ReplicaStats(EngineStats):
     def on_step(
         self, scheduler: SchedulerStats | None, now: float, times: CoreTimes | None = None
     ) -> None:
-        if self.core is None and times is not None:
-            self.whole.restart_log()  # the means are of more cores from now on
+        begins = self.core is None and times is not None  # the means are of more cores from now on
+        if begins or now - self.last_step > LOG_INTERVAL:  # or an earlier pause counts from now on
+            self.whole.restart_log()
         super().on_step(scheduler, now, times)
         added = self._added()
         if added is not None and scheduler is not None:

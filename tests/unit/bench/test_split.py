@@ -10,6 +10,7 @@ from quire.bench.overhead import grid
 from quire.bench.split import Reading, between, lag_ms, read_metrics, read_stats
 from quire.core.errors import QuireError
 from quire.core.messages import CoreTimes
+from quire.metrics.replica_stats import engine_stats
 from quire.metrics.stats import EngineStats
 from quire.metrics.times import PARTS
 from quire.server.monitoring.metrics import Metrics
@@ -44,6 +45,22 @@ def test_a_server_and_an_offline_engine_tell_the_same() -> None:
     assert reading.seconds.keys() == PARTS.keys()
     assert sum(reading.seconds.values()) == 3.5
     assert reading.seconds["detokenize"] == 0.25  # offline, the core's thread does it
+
+
+def test_of_replicas_the_first_one_tells_the_times() -> None:
+    stats = engine_stats(range(2), 16)
+    first, second = stats.replicas
+    before = []
+    for now, told in ((3.0, first), (4.0, first), (8.0, second), (9.0, first)):
+        told.generation_tokens += 5
+        told.on_step(None, now, CoreTimes(model=now / 2, idle=now / 2))
+        before.append(read_metrics(Metrics(stats, "m").render().decode()))
+    one, *_, last = before
+    assert one is not None
+    assert last is not None
+    split = between(one, last)
+    assert (split.shares["model"], split.shares["idle"]) == (0.5, 0.5)
+    assert split.output_tok_s == 15 / 6
 
 
 def test_the_event_loop_s_lag() -> None:

@@ -144,6 +144,19 @@ def test_a_pause_is_not_averaged_in(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.records == []
 
 
+def test_a_replica_s_pause_is_not_averaged_in(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="quire")
+    stats = engine_stats(range(2), 16)
+    for second in (100, *range(500, 512)):
+        paused = 400.0 if second >= 500 else 0.0
+        busy = second - 100 - paused
+        for replica in (0, 1):
+            now = second + 0.25 * replica
+            stats.of(replica).on_step(None, now, CoreTimes(model=0.75 * busy, idle=paused))
+    [record] = caplog.records
+    assert record.getMessage().endswith("model 75%, http 0%"), record.getMessage()
+
+
 def test_another_core_begins_another_line(caplog: pytest.LogCaptureFixture) -> None:
     """Its times begin at zero: their difference from the last core's would be negative."""
     caplog.set_level("INFO", logger="quire")
