@@ -75,6 +75,8 @@ class RequestOptions(msgspec.Struct, array_like=True, frozen=True, omit_defaults
     """Set if another engine computes the prompt, or the answer."""
     data_parallel_rank: int | None = None
     """The replica that computes it; None lets the router choose."""
+    client: str = ""
+    """Who asks. Clients take turns in the queue."""
 
 
 NO_OPTIONS = RequestOptions()

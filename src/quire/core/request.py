@@ -112,8 +112,8 @@ class Request:
             if transfer.first_only:
                 self.max_total_tokens = min(self.max_total_tokens, self.num_prompt_tokens + 1)
             self.token_ids.extend(transfer.sampled)
-        self.order: tuple[int, int] = (0, 0)
-        """Order in the queue, lowest first; the scheduler sets it once."""
+        self.order: tuple[int, ...] = ()
+        """Order in the queue, lowest first: priority, round, arrival. The queue sets it once."""
         self.status = RequestStatus.WAITING
         self.num_cached_tokens = -1
         """Prompt tokens found in the prefix cache at the first admission; -1 before."""

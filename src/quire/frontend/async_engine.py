@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,7 @@ from quire.frontend.output.output_processor import OutputProcessor
 from quire.frontend.output.request_state import RequestState
 from quire.frontend.output.stream import OutputSink
 from quire.frontend.output.tracing import request_tracer
+from quire.frontend.workers.pool import CLIENT
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.metrics.replica_stats import engine_stats
 from quire.parallel.shared_memory import SharedFile
@@ -166,6 +168,10 @@ class AsyncEngine:
         arriving = self._intake.num_arriving + self._intake.num_abandoned
         return arriving + self._output.num_sequences - self.max_num_seqs
 
+    def by_client(self) -> Counter[str]:
+        """Return how many sequences of each client run, wait or arrive; takes time for each."""
+        return self._output.by_client() + self._intake.arriving
+
     async def submit(
         self,
         prompt: Prompt | PoolingPrompt,
@@ -183,6 +189,7 @@ class AsyncEngine:
         if (error := self._fleet.error) is not None:
             raise error
         self._fleet.check_rank(options.data_parallel_rank)
+        options = replace(options, client=CLIENT.get())
         if (adapter := options.lora_request) is not None:
             adapter = await self._adapters.add(adapter)
             options = replace(options, lora_request=adapter)

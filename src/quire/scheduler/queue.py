@@ -5,16 +5,44 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from itertools import count
 
 from quire.core.request import Request, RequestStatus
 
 REACH = 32
 """With the policy `lpm`, and while an adapter is one too many, the next request is one of this many
-arrivals, counted from the first in the queue."""
+rounds, counted from the first in the queue."""
+REMEMBERED = 1024
+"""Clients whose last rounds are stored before outdated ones are removed."""
+
+
+class Rounds:
+    """Clients take turns: in each round, one request of each (start-time fair queueing).
+
+    With one client, rounds are the order of arrival.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0
+        self._last: dict[str, int] = {}
+        self._most = REMEMBERED
+
+    def next(self, client: str) -> int:
+        """Return the round of a client's new request: after its last one, and not in the past."""
+        if len(self._last) >= self._most:
+            self._last = {name: last for name, last in self._last.items() if last >= self._now}
+            self._most = max(REMEMBERED, 2 * len(self._last))
+        found = self._last[client] = max(self._now, self._last.get(client, -1) + 1)
+        return found
+
+    def reach(self, number: int) -> None:
+        """Note that a request of this round has its turn."""
+        self._now = max(self._now, number)
 
 
 class WaitingQueue:
-    """Requests by `Request.order`. A preempted request returns to its old place.
+    """Requests by `Request.order`: priority, then clients in turns. A preempted request returns
+    to its old place.
 
     A finished request stays in the heap until it comes to the top.
 
@@ -24,14 +52,23 @@ class WaitingQueue:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, int], Request]] = []
+        self._heap: list[tuple[tuple[int, ...], Request]] = []
         self._live = 0
+        self._rounds = Rounds()
+        self._arrivals = count()
         self.resumed: set[str] = set()
 
     def __len__(self) -> int:
         return self._live
 
+    def add(self, request: Request, priority: int) -> None:
+        """Queue a new request."""
+        turn = self._rounds.next(request.options.client)
+        request.order = priority, turn, next(self._arrivals)
+        self.push(request)
+
     def push(self, request: Request) -> None:
+        """Queue a request that has its order."""
         heapq.heappush(self._heap, (request.order, request))
         self._live += 1
         self._note(request)
@@ -46,6 +83,7 @@ class WaitingQueue:
         """Remove the request that `peek` returned."""
         assert request is heapq.heappop(self._heap)[1]
         self._live -= 1
+        self._rounds.reach(request.order[1])
         self.resumed.discard(request.request_id)
 
     def forget(self, request: Request) -> None:
@@ -66,8 +104,8 @@ class WaitingQueue:
 class LongestPrefixQueue(WaitingQueue):
     """The longest cached prefix is next, so that a prefix is used before it is evicted.
 
-    Only `REACH` arrivals, from the first one on, are considered. So at most `REACH` - 1 others
-    overtake a request.
+    Only `REACH` rounds, from the first one's on, are considered. So at most `REACH` - 1 others of
+    each client overtake a request.
 
     Args:
         cached: returns a request's tokens or blocks in the prefix cache.
@@ -86,11 +124,11 @@ class LongestPrefixQueue(WaitingQueue):
         self._note(request)
 
     def peek(self) -> Request:
-        priority, arrival = self._queue[0].order
-        end = bisect_left(self._queue, (priority, arrival + REACH), key=order_of)
+        end = bisect_left(self._queue, reach_of(self._queue[0]), key=order_of)
         return max(self._queue[:end], key=self._cached)  # the first of equals
 
     def take(self, request: Request) -> None:
+        self._rounds.reach(self._queue[0].order[1])
         del self._queue[bisect_left(self._queue, request.order, key=order_of)]
         self.resumed.discard(request.request_id)
 
@@ -101,11 +139,11 @@ class LongestPrefixQueue(WaitingQueue):
         return self._queue.copy()
 
 
-def order_of(request: Request) -> tuple[int, int]:
+def order_of(request: Request) -> tuple[int, ...]:
     return request.order
 
 
-def reach_of(first: Request) -> tuple[int, int]:
+def reach_of(first: Request) -> tuple[int, ...]:
     """Return the order from which on no request may overtake `first`."""
-    priority, arrival = first.order
-    return priority, arrival + REACH
+    priority, turn, *_ = first.order
+    return priority, turn + REACH

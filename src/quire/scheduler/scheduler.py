@@ -7,7 +7,7 @@ computes as many of the rest as the budget allows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from itertools import count, islice
+from itertools import islice
 
 from quire.core.batch import BlockRun, Column, ModelOutput, SchedulerOutput
 from quire.core.config import CacheConfig, SchedulerConfig
@@ -64,7 +64,6 @@ class Scheduler:
         self._promises = Promises(self.kv, fails=config.fails_without_blocks)
         self._depth = state.depth
         self._may_admit = state.may_admit
-        self._arrivals = count()
 
     # -- requests in and out -------------------------------------------------------------
 
@@ -88,9 +87,8 @@ class Scheduler:
         self._state.image_chunks.check(request, self.config.max_num_seqs)
         self._promises.check(request)
         by_priority = self.config.policy == "priority"
-        request.order = (request.options.priority if by_priority else 0, next(self._arrivals))
         self.requests[request.request_id] = request
-        self.waiting.push(request)
+        self.waiting.add(request, request.options.priority if by_priority else 0)
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End these requests and free their blocks; ignore unknown ids."""

@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from quire.core.lora import LoRARequest
 from quire.frontend.fingerprint import with_adapter
+from quire.frontend.workers.pool import CLIENT
 from quire.server.adapters import ServedAdapters
 from quire.server.errors import ApiError, invalid
 from quire.server.http.request_ids import choose_request_id
@@ -99,13 +100,14 @@ class ServerState:
         return self.engine
 
     def check_queue(self) -> None:
-        """Refuse a request with 429 while the queue is full.
+        """Refuse a request with 429 while the queue is full, unless another client fills it.
 
         The client is asked to come back when half of the queue will have been served, at the
         rate of the latest requests.
         """
         queued = self.engine.num_queued
-        if queued < (most := self.options.max_queued_requests):
+        most = self.options.max_queued_requests
+        if queued < most or self._is_crowded_out():
             return
         stats = self.engine.stats
         stats.rejected += 1
@@ -118,6 +120,14 @@ class ServerState:
             code="queue_full",
             headers={"Retry-After": str(wait)},
         )
+
+    def _is_crowded_out(self) -> bool:
+        """Return whether the queue has room without its largest client, and this one holds less
+        than an equal share."""
+        held, client, most = self.engine.by_client(), CLIENT.get(), self.options.max_queued_requests
+        others = len(held.keys() - {client})
+        has_room = others > 0 and held.total() - max(held.values()) < most
+        return has_room and held[client] * (others + 1) < most
 
 
 def server_state(request: Request) -> ServerState:

@@ -22,14 +22,16 @@ def make(
     return Scheduler(limits, CacheConfig(BLOCK, num_blocks, **cache))
 
 
-def request(name: str, length: int, *, priority: int = 0, **params: Any) -> Request:
+def request(
+    name: str, length: int, *, priority: int = 0, client: str = "", **params: Any
+) -> Request:
     return Request(
         name,
         [ord(name[0])] * length,
         SamplingParams(**{"max_tokens": 8, **params}),
         arrival_time=0.0,
         max_model_len=1000,
-        inputs=RequestInputs(RequestOptions(priority), eos_token_ids=(0,)),
+        inputs=RequestInputs(RequestOptions(priority, client=client), eos_token_ids=(0,)),
     )
 
 

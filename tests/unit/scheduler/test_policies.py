@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from quire.core.request import RequestStatus
-from quire.scheduler.queue import REACH
+from quire.scheduler.queue import REACH, REMEMBERED, Rounds
 from tests.unit.scheduler.steps import make, request, sampled, step
 
 
@@ -111,3 +111,27 @@ def test_a_long_prompt_is_served_however_many_short_ones_come() -> None:
             if "long" not in s.requests:
                 break
         assert "long" not in s.requests, policy
+
+
+def test_clients_take_turns() -> None:
+    s = make(seqs=1, budget=200)
+    for name in ("a0", "a1", "a2", "a3"):
+        s.add(request(name, 8, client="a", max_tokens=1))
+    assert set(step(s)[0]) == {"a0"}
+    for name in ("b0", "b1", "c0"):
+        s.add(request(name, 8, client=name[0], max_tokens=1))
+    served = [next(iter(step(s)[0])) for _ in range(6)]
+    assert served == ["b0", "c0", "a1", "b1", "a2", "a3"]
+    s.add(request("a4", 8, client="a", max_tokens=1))  # no credit for having been away
+    s.add(request("b2", 8, client="b", max_tokens=1))
+    s.add(request("b3", 8, client="b", max_tokens=1))
+    assert [next(iter(step(s)[0])) for _ in range(3)] == ["b2", "a4", "b3"]
+
+
+def test_rounds_of_clients_that_have_left_are_forgotten() -> None:
+    rounds = Rounds()
+    for number in range(10 * REMEMBERED):
+        assert rounds.next(f"client {number}") == number
+        rounds.reach(number + 1)
+    assert len(rounds._last) <= REMEMBERED
+    assert [rounds.next("flood") for _ in range(2)] == [10 * REMEMBERED, 10 * REMEMBERED + 1]

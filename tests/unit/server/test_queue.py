@@ -35,6 +35,22 @@ async def test_beyond_the_queue_is_429(caplog: pytest.LogCaptureFixture) -> None
         assert (await app.complete()).status_code == 200
 
 
+async def test_a_client_that_fills_the_queue_keeps_no_other_out() -> None:
+    async with running(seconds=0.01, max_queued_requests=8) as app:
+        # One request may bring more than the queue holds.
+        flood = asyncio.create_task(app.complete(prompt=["a"] * 64, max_tokens=20))
+        await until(lambda: app.engine.num_queued == 64 - SEATS)
+        assert (await app.complete()).status_code == 429
+        second = httpx.ASGITransport(app.app, client=("10.0.0.2", 1))
+        async with httpx.AsyncClient(transport=second, base_url="http://test") as http:
+            body = {"model": "echo", "prompt": "a", "max_tokens": 20, "temperature": 0}
+            sent = [http.post("/v1/completions", json=body) for _ in range(6)]
+            answers = await asyncio.gather(*sent)
+        assert [answer.status_code for answer in answers] == [200] * 4 + [429] * 2  # half of 8
+        assert not flood.done(), "the second client waited for the first"
+        assert (await flood).status_code == 200
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_way_in_is_bounded(stream: bool) -> None:
     async with running(seconds=0.01, max_queued_requests=0) as app:

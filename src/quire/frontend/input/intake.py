@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -27,6 +28,7 @@ from quire.frontend.input.params import check_sampling_types
 from quire.frontend.input.pooling_input import PoolingInput, PoolingPrompt, TextPair
 from quire.frontend.input.prompts import Countable, Prompt
 from quire.frontend.workers.grammar_pool import GrammarPool
+from quire.frontend.workers.pool import CLIENT
 from quire.frontend.workers.structures import Structures
 from quire.frontend.workers.threads import DaemonThreads
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
@@ -54,8 +56,8 @@ class Intake:
 
     Attributes:
         processor: set once the core is ready; before that no request is accepted.
-        num_arriving: sequences on their way to the core, and texts that are only tokenized or
-            detokenized.
+        arriving: by client, sequences on their way to the core, and texts that are only tokenized
+            or detokenized.
         structures: checks the requests' structures.
     """
 
@@ -68,7 +70,7 @@ class Intake:
         pool: TokenizerPool | None = None,
     ) -> None:
         self.processor: InputProcessor | None = None
-        self.num_arriving = 0
+        self.arriving = Counter[str]()
         specials = special_tokens(tokenizer, model.eos_token_ids)
         self.structures = Structures(GrammarPool(specials))
         self._front = front
@@ -84,6 +86,11 @@ class Intake:
         """Start the pool, if there is one."""
         if self._pool is not None:
             await self._pool.start()
+
+    @property
+    def num_arriving(self) -> int:
+        """Return the sum of `arriving`."""
+        return self.arriving.total()
 
     @property
     def num_abandoned(self) -> int:
@@ -144,11 +151,14 @@ class Intake:
 
     @contextmanager
     def _arriving(self, count: int = 1) -> Iterator[None]:
-        self.num_arriving += count
+        client = CLIENT.get()
+        self.arriving[client] += count
         try:
             yield
         finally:
-            self.num_arriving -= count
+            self.arriving[client] -= count
+            if not self.arriving[client]:
+                del self.arriving[client]
 
     async def _process(
         self, request_id: str, prompt: Prompt, params: SamplingParams, options: RequestOptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+from collections import Counter
 from dataclasses import field
 
 from quire.core.errors import InvalidRequestError
@@ -79,6 +80,10 @@ class OutputProcessor:
     def num_sequences(self) -> int:
         """Return the number of sequences that have not ended."""
         return len(self._sequences)
+
+    def by_client(self) -> Counter[str]:
+        """Return how many sequences of each client have not ended."""
+        return Counter(state.request.options.client for state, _ in self._sequences.values())
 
     def adapters(self) -> LoraUse:
         """Return the adapters of the running and of the waiting sequences."""
