@@ -6,9 +6,15 @@ nothing. Many of them delay all requests. `StepBudget` limits the predicted time
 decode, the limit grows in that proportion. Prompts with images do not count: one takes as long as
 many others. Streams that go on after a preemption, or after another engine, need no fast first
 token: four of them count as one. A cost model predicts; measured steps correct it.
+
+Other programs may slow the machine while prompts are computed in every step. Then decoding alone
+has to be measured again, or prompts would get what is left of an outdated limit: almost nothing, or
+far too much.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -26,6 +32,10 @@ slow machine."""
 PATIENT = 4
 """Streams that go on for each that decodes, before the limit grows: their loss must not slow all
 others."""
+CHANGE = 1.25
+"""Steps with prompts that have become so much slower or faster make older measurements doubtful."""
+SOON, LATE = 8, 64
+"""Steps with prompts before one without: after a change, and else."""
 TRIALS = 4
 """Measured steps of a size before the next power of two is tried once, if it is new: no prediction
 can replace a measurement there."""
@@ -46,6 +56,12 @@ class StepBudget:
         self._stretch = max_itl_stretch
         self._decode = Scales()
         self._mixed = Scales()
+        self._mixed_steps = 0
+        """Measured since the last step without prompts."""
+        self._asked = False
+        """A step without prompts was scheduled to measure decoding."""
+        self._change = 0.0
+        """Logarithm: by how much steps have become slower than decoding was when last measured."""
 
     def tokens(
         self,
@@ -57,7 +73,7 @@ class StepBudget:
         resumed: int = 0,
         reads: bool = False,
     ) -> int:
-        """Return the token budget of the next step.
+        """Return the token budget of the next step; now and then, one for decoding alone.
 
         Args:
             wanted: tokens that each running request has to compute; 1 means it decodes.
@@ -71,6 +87,9 @@ class StepBudget:
         num_decodes = int(np.count_nonzero(decoding))
         if num_decodes == 0:
             return self.max_tokens
+        if self._mixed_steps >= (SOON if self._has_changed else LATE) and not reads:
+            self._mixed_steps, self._asked = 0, True
+            return num_decodes
         context = int(computed[decoding].sum()) + num_decodes
         prompts = np.flatnonzero(wanted > 1)
         behind = int(computed[prompts[0]]) if len(prompts) else 0
@@ -112,7 +131,22 @@ class StepBudget:
             attended = int((scheduled * computed + scheduled * (scheduled + 1) // 2).sum())
             scales = self._mixed
         predicted = self._cost.seconds(total, len(scheduled), context, attended)
-        scales.observe(total, seconds / predicted)
+        ratio = seconds / predicted
+        if scales is self._mixed:
+            known, before = scales.count(total) > 0, scales.at(total)
+            after = scales.observe(total, ratio)
+            self._mixed_steps += 1
+            self._change += math.log(after / before) if known and before else 0.0
+            return
+        if self._asked and self._has_changed:
+            self._decode.doubt()
+            self._mixed.doubt()
+        self._mixed_steps, self._asked = 0, False
+        self._change = math.log(ratio / scales.observe(total, ratio))
+
+    @property
+    def _has_changed(self) -> bool:
+        return abs(self._change) > math.log(CHANGE)
 
     def decode_seconds(self, num_seqs: int, context: int) -> float:
         """Return the predicted time of a step in which `num_seqs` sequences decode."""
@@ -175,8 +209,12 @@ class Scales:
         stale = self._steps - self._seen.get(size, 0) > self._stale
         return 0 if stale else self._count.get(size, 0)
 
-    def observe(self, num_tokens: int, ratio: float) -> None:
-        """Add a step's measured over predicted time."""
+    def doubt(self) -> None:
+        """Let the average of each size count as little as one step."""
+        self._count = dict.fromkeys(self._count, 1)
+
+    def observe(self, num_tokens: int, ratio: float) -> float:
+        """Add a step's measured over predicted time; return the new average of its size."""
         size = num_tokens.bit_length()
         known = self.at(num_tokens) or ratio
         ratio = min(max(ratio, known / OUTLIER), known * OUTLIER)
@@ -184,3 +222,4 @@ class Scales:
         self._scale[size] = known + (ratio - known) / count
         self._steps += 1
         self._seen[size] = self._steps
+        return self._scale[size]

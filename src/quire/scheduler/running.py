@@ -118,7 +118,8 @@ class RunningBatch:
     def share(self, wanted: Column, budget: int, *, others: bool = False) -> Column:
         """Return each request's tokens: one each first, then the rest of the budget in order.
 
-        So a request behind a long prompt still gets a token in every step. Prompts with images get
+        So a request behind a long prompt still gets a token in every step, unless the budget is for
+        decoding alone. Prompts with images get
         no such token, and at most half of the rest if texts want it: one is as long as many texts.
 
         Args:
@@ -126,6 +127,8 @@ class RunningBatch:
         """
         if int(wanted.sum()) <= budget:
             return wanted
+        if budget <= np.count_nonzero(wanted == 1):
+            return np.where(wanted == 1, 1, 0)
         texts = np.where(self.pictured(wanted), 0, wanted)
         first = np.minimum(texts, 1)
         left = budget - int(first.sum())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 from quire.core.batch import Column
 from quire.core.cost import RooflineCost
-from quire.scheduler.budget import MEMORY, OUTLIER, PATIENT, STALE, TRIALS, StepBudget
+from quire.scheduler.budget import LATE, MEMORY, OUTLIER, PATIENT, STALE, TRIALS, StepBudget
 
 STRETCH = 1.75
 GUESS = RooflineCost(1e9, 1e5, 1e9, 1e8, 1e5, 1e10, 1e11, 1e11)
@@ -22,9 +22,10 @@ class Machine:
 
     read: float
     row: float
+    fixed: float = 0.0
 
     def seconds(self, num_tokens: int) -> float:
-        return max(self.read, self.row * num_tokens)
+        return self.fixed + max(self.read, self.row * num_tokens)
 
 
 def columns(*values: int) -> Column:
@@ -44,6 +45,29 @@ def settle(budget: StepBudget, machine: Machine, num_decodes: int, steps: int = 
         scheduled = np.append(decoding, tokens - num_decodes)
         budget.observe(scheduled, np.append(contexts, 0), machine.seconds(tokens))
     return tokens
+
+
+def beside_a_stream(speeds: Sequence[float], num_decodes: int = 8) -> tuple[float, float]:
+    """Decode beside an endless prompt on a machine that is slower by `speeds[i]` in step i.
+
+    Returns:
+        The prompt's tokens over those that the limit promises, and the mean stretch.
+    """
+    budget, machine = new_budget(), Machine(read=0.0, row=1e-3, fixed=0.03)
+    settle(budget, machine, num_decodes)
+    decoding, contexts = columns(*[1] * num_decodes), columns(*[100] * num_decodes)
+    alone = machine.seconds(num_decodes)
+    chunk, stretches = 0, list[float]()
+    for speed in speeds:
+        total = budget.tokens(np.append(decoding, 4096), np.append(contexts, 0))
+        scheduled, computed = decoding, contexts
+        if total > num_decodes:
+            scheduled, computed = np.append(decoding, total - num_decodes), np.append(contexts, 0)
+        budget.observe(scheduled, computed, speed * machine.seconds(total))
+        chunk += total - num_decodes
+        stretches.append(machine.seconds(total) / alone)
+    promised = (STRETCH * alone - machine.fixed) / machine.row - num_decodes
+    return chunk / (promised * sum(stretches) / STRETCH), sum(stretches) / len(stretches)
 
 
 def new_budget(max_tokens: int = 2048) -> StepBudget:
@@ -74,6 +98,35 @@ def test_a_busy_neighbour_is_forgotten() -> None:
     for _ in range(3):
         disturbed.observe(columns(*[1] * 8, 100), columns(*[100] * 8, 0), 5.0)
     assert settle(disturbed, machine, 8) == pytest.approx(settle(quiet, machine, 8), rel=0.3)
+
+
+@pytest.mark.parametrize(
+    "speeds",
+    [
+        pytest.param([1.0] * 800, id="as before"),
+        pytest.param([1.3] * 800, id="slower"),
+        pytest.param([3.0] * 800, id="much slower"),
+        pytest.param([1 / 3] * 800, id="much faster"),
+        pytest.param(([3.0] * 100 + [1.0] * 100) * 4, id="in turns"),
+    ],
+)
+def test_a_machine_that_becomes_slower_or_faster_harms_neither_prompts_nor_streams(
+    speeds: list[float],
+) -> None:
+    progress, stretch = beside_a_stream(speeds)
+    assert 0.8 < progress < 1.15
+    assert stretch < 1.1 * STRETCH
+
+
+def test_decoding_is_measured_alone_now_and_then_also_if_it_is_not_reported() -> None:
+    budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=3.5)
+    wanted, computed = columns(1, 1, 50), columns(9, 9, 0)
+    for _ in range(3):
+        for _ in range(LATE):
+            assert budget.tokens(wanted, computed) > 2
+            budget.observe(columns(1, 1, 5), computed, 7.0)
+        assert budget.tokens(wanted, computed, reads=True) > 2, "its time would be no measurement"
+        assert budget.tokens(wanted, computed) == 2
 
 
 def test_prompts_are_never_starved() -> None:
@@ -226,10 +279,10 @@ def test_a_new_size_is_tried_once_after_some_steps_of_the_one_before() -> None:
     assert budget.tokens(wanted, computed) == 8  # the next power of two
     see(8)
     for _ in range(STALE):
-        assert budget.tokens(wanted, computed) == 7
+        assert budget.tokens(wanted, computed, reads=True) == 7  # and decoding is not measured
         see(7)
     see(7)
-    assert budget.tokens(wanted, computed) == 8  # not seen of late
+    assert budget.tokens(wanted, computed, reads=True) == 8  # not seen of late
 
 
 def observe_decodes(budget: StepBudget, num_seqs: int, ratio: float) -> None:

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from quire.core.batch import StepTimes
 from quire.core.config import CacheConfig, SchedulerConfig, TierConfig
 from quire.kv.lower_tiers import PromisedBlocks
+from quire.scheduler.budget import LATE
 from quire.scheduler.scheduler import Scheduler
 from tests.unit.scheduler.steps import BLOCK, Tokens, request, step
 from tests.unit.scheduler.test_pending_loads import land, loads
@@ -47,6 +49,18 @@ def test_nothing_is_chosen_while_all_decode(watch: Callable[[Scheduler, str], As
     s.abort("b")
     step(s)
     assert asked == []
+
+
+def test_now_and_then_a_step_only_decodes() -> None:
+    config = SchedulerConfig(1000, 3, 8, max_itl_stretch=4.0)
+    s = Scheduler(config, CacheConfig(BLOCK, 128), Tokens())
+    s.add(request("a", 4, max_tokens=900))
+    step(s, times=StepTimes(model=1.0))
+    s.add(request("b", 900))
+    s.add(request("c", 900))
+    given = [step(s, times=StepTimes(model=1.0))[0] for _ in range(2 * LATE)]
+    assert [number for number, each in enumerate(given) if len(each) == 1] == [LATE - 1]
+    assert given[LATE - 1] == {"a": 1}
 
 
 def test_a_prompt_of_two_tokens_is_one(watch: Callable[[Scheduler, str], Asked]) -> None:
