@@ -95,7 +95,8 @@ class WeightNames:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One family of models, from the names in its module: `parse`, `NAMES` and perhaps `MTP`.
+    """One family of models, from its module: `parse`, and `NAMES` and `MTP` if they differ from
+    Llama's.
 
     Attributes:
         parse: config.json's content → `ModelConfig`; raises `CheckpointError` naming the field

@@ -147,7 +147,7 @@ def eagle_head(
             param="architectures",
         )
     config = {**config, **hf.table(config, "transformer_layer_config")}
-    head = llama.parse(config)
+    head = llama.parse({**config, "model_type": "llama"})
     stored = set(tensors) if tensors is not None else {"lm_head.weight", "midlayer.mlp.down_proj"}
     prefix = "model." if "model.fc.weight" in stored else ""
     first = "midlayer." if any("midlayer." in name for name in stored) else "layers.{}."

@@ -190,6 +190,7 @@ def shape(
     """Return the fields that most architectures have under the same names.
 
     Args:
+        hf: its `model_type` is the architecture's key in `models.registry`.
         head_dim, kv_heads: see `heads`.
         inner: another name of `intermediate_size`.
     """
@@ -197,6 +198,7 @@ def shape(
     hidden_size = integer(hf, "hidden_size")
     query, kv, head_dim = heads(hf, hidden_size, head_dim, kv_heads)
     return {
+        "architecture": hf["model_type"],
         "vocab_size": integer(hf, "vocab_size"),
         "hidden_size": hidden_size,
         "intermediate_size": integer(hf, inner or "intermediate_size"),

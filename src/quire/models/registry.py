@@ -13,6 +13,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.registry import Registry, did_you_mean
 from quire.models import heads
 from quire.models.architecture import Architecture, WeightNames
+from quire.models.architectures import llama
 from quire.models.vision.registry import CLASSES, parse_vision, text_config, vision_kind
 
 _DECODERS = {
@@ -156,7 +157,8 @@ def is_encoder(model: ModelConfig) -> bool:
 def architecture(name: str) -> Architecture:
     """Return the architecture under `ModelConfig.architecture`: what its module says."""
     module = ARCHITECTURES.load(name)
-    return Architecture(module.parse, module.NAMES, getattr(module, "MTP", None))
+    names = getattr(module, "NAMES", llama.NAMES)
+    return Architecture(module.parse, names, getattr(module, "MTP", None))
 
 
 def model_config(hf_config: Mapping[str, Any]) -> ModelConfig:
@@ -170,7 +172,8 @@ def model_config(hf_config: Mapping[str, Any]) -> ModelConfig:
     kind = vision_kind(hf_config)
     nested = kind is not None or text_alone(hf_config)
     text_only = text_config(hf_config, kind) if nested else hf_config
-    text = architecture(_architecture_name(text_only)).parse(text_only)
+    name = _architecture_name(text_only)
+    text = architecture(name).parse({**text_only, "model_type": name})
     if not text.layers_with("recurrent"):  # all layers of a hybrid may have attention
         text = replace(text, recurrent=None)
     return text if kind is None else replace(text, vision=parse_vision(hf_config, kind, text))

@@ -23,7 +23,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     types = ["attention" if i in full else "mamba" for i in range(layers)]
     return llama.decoder(
         config,
-        architecture="bamba",
         kv_heads=8,
         norm_eps=1e-5,
         partial=0.5,

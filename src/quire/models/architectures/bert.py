@@ -44,7 +44,6 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     hf.only(config, "is_decoder", False, "attention both ways")
     hf.only(config, "add_cross_attention", False, "an encoder alone")
     fields: dict[str, Any] = {
-        "architecture": "bert",
         **hf.shape(config),
         "norm": "layer_norm",
         "norm_eps": hf.number(config, "layer_norm_eps", default=1e-12),

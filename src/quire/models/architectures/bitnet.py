@@ -17,7 +17,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         raise hf.unsupported("hidden_act", config["hidden_act"], "Quire has no gate of it")
     return llama.decoder(
         config,
-        architecture="bitnet",
         kv_heads=5,
         norm_eps=1e-5,
         theta=500_000.0,

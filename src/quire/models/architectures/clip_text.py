@@ -31,7 +31,7 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     heads = hf.integer(config, "num_attention_heads", default=8)
     hidden = hf.integer(config, "hidden_size", default=512)
     fields: dict[str, Any] = {
-        "architecture": "clip_text_model",
+        "architecture": config["model_type"],
         "vocab_size": hf.integer(config, "vocab_size", default=49408),
         "hidden_size": hidden,
         "intermediate_size": hf.integer(config, "intermediate_size", default=2048),

@@ -7,8 +7,6 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama, sliding
 
-NAMES = llama.NAMES
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "use_qk_norm", False, "q and k without norms")
@@ -16,7 +14,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     slides = sliding.pattern(config, pattern)
     return llama.decoder(
         config,
-        architecture="cohere2",
         bos=5,
         eos=255_001,
         norm="layer_norm",

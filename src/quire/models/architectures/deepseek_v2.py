@@ -20,7 +20,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         config,
         DEFAULT,
         interleaved=True,
-        architecture="deepseek_v2",
         bos=1,
         eos=2,
         moe=experts.moe(

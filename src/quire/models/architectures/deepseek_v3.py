@@ -18,7 +18,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         config,
         deepseek_v2.DEFAULT,
         interleaved=hf.flag(config, "rope_interleave", default=True),
-        architecture="deepseek_v3",
         bos=0,
         eos=1,
         moe=experts.moe(

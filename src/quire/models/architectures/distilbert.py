@@ -20,7 +20,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     }
     return bert.parse(
         {**config, **renamed},
-        architecture="distilbert",
         token_types=0,
         classifier_activation="relu",
     )

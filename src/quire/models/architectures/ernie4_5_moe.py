@@ -24,7 +24,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     top_k = hf.integer(config, "num_experts_per_tok", "moe_k", default=6)
     return llama.decoder(
         config,
-        architecture="ernie4_5_moe",
         norm_eps=1e-5,
         kv_heads=4,
         bos=1,

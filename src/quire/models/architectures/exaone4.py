@@ -18,7 +18,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     slides = sliding.pattern(config, pattern)
     return llama.decoder(
         config,
-        architecture="exaone4",
         kv_heads=32,
         norm_eps=1e-5,
         bos=0,

@@ -23,7 +23,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
     return llama.decoder(
         config,
-        architecture="falcon_h1",
         kv_heads=8,
         norm_eps=1e-5,
         bos=1,

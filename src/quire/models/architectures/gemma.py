@@ -8,8 +8,6 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama
 
-NAMES = llama.NAMES
-
 DEFAULT_HEAD_DIM = 256
 
 
@@ -37,7 +35,6 @@ def parse(
         if field == activation_field and field == "hidden_activation":
             activation = found  # "gelu" in hidden_act means the approximation
     fields: dict[str, Any] = {
-        "architecture": "gemma",
         "head_dim": DEFAULT_HEAD_DIM,
         "kv_heads": kv_heads,
         "bos": 2,

@@ -21,7 +21,6 @@ NAMES = llama.NAMES.but(
 def parse(config: hf.HFConfig) -> ModelConfig:
     return gemma.parse(
         config,
-        architecture="gemma2",
         **later_gemma(config, pattern=2),
         attention_softcap=softcap(config, "attn_logit_softcapping", 50.0),
         logits_softcap=softcap(config, "final_logit_softcapping", 30.0),

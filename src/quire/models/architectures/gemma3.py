@@ -25,7 +25,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         fields["sliding_window"] = fields["sliding_window"] // 2 + 1
     return gemma.parse(
         config,
-        architecture="gemma3_text",
         qk_norm="head",
         rope=rope,
         local_rope=local_rope,

@@ -80,7 +80,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     window = hf.integer(config, "sliding_window", default=_WINDOW)
     return gemma.parse(
         {name: value for name, value in config.items() if name != "per_layer_config"},
-        architecture="gemma4_text",
         activation_field="hidden_activation",
         kv_heads=_KV_HEADS,
         norms=(*_NORMS, *(("own_input_post_norm",) if own_input else ())),

@@ -23,7 +23,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
     return llama.decoder(
         config,
-        architecture="glm4",
         head_dim=128,
         kv_heads=2,
         norm_eps=1.5625e-7,

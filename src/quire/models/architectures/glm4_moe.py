@@ -15,7 +15,6 @@ MTP = "nextn"
 def parse(config: hf.HFConfig) -> ModelConfig:
     return llama.decoder(
         config,
-        architecture="glm4_moe",
         norm_eps=1e-5,
         kv_heads=8,
         partial=0.5,

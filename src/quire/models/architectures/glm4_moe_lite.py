@@ -20,7 +20,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         config,
         _DEFAULT,
         interleaved=hf.boolean(config, "rope_interleave", default=True),
-        architecture="glm4_moe_lite",
         norm_eps=1e-5,
         bos=0,
         eos=1,

@@ -40,7 +40,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         config = {**config, "rope_parameters": _YARN}
     return llama.decoder(
         config,
-        architecture="gpt_oss",
         head_dim=64,
         kv_heads=8,
         norm_eps=1e-5,

@@ -8,14 +8,11 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama
 
-NAMES = llama.NAMES
-
 
 def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     """Return the `ModelConfig`; `differences` are Granite 4's fields."""
     divisor = hf.factor(config, "logits_scaling")
     fields: dict[str, Any] = {
-        "architecture": "granite",
         "bos": 1,
         "eos": 2,
         **hf.attention_bias(config),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quire.core.layers import MoEConfig
 from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
@@ -20,8 +18,7 @@ NAMES = llama.NAMES.but(
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    dense = granite.parse({**config, "mlp_bias": False})
-    return replace(dense, architecture="granitemoe", moe=experts_of(config))
+    return granite.parse({**config, "mlp_bias": False}, moe=experts_of(config))
 
 
 def experts_of(config: hf.HFConfig) -> MoEConfig:

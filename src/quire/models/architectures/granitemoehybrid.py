@@ -43,7 +43,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         fields["moe"] = replace(granitemoe.experts_of(config), shared_size=shared)
     return granite.parse(
         config,
-        architecture="granitemoehybrid",
         intermediate_size=shared,
         mlp_bias=False,
         rotated_layers=None if rotates else (False,) * layers,

@@ -21,7 +21,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     head_dim = hf.shape(config, hf.optional(config, "head_dim", None))["head_dim"]
     model = llama.decoder(
         {**config, **_stretched(config, head_dim)},
-        architecture="hunyuan_v1_dense",
         norm_eps=1e-5,
         bos=1,
         eos=2,

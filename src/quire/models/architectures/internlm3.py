@@ -6,8 +6,6 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama
 
-NAMES = llama.NAMES
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     attention = _either(config, "attention_bias", "qkv_bias")
@@ -16,7 +14,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         raise hf.wrong("qkv_bias", attention, "as bias is: all linear layers have one, or none")
     return llama.decoder(
         config,
-        architecture="internlm3",
         head_dim=hf.optional(config, "head_dim", 128),
         kv_heads=2,
         norm_eps=1e-5,

@@ -57,7 +57,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         config,
         _DEFAULT,
         rotates=False,
-        architecture="kimi_linear",
         norm_eps=1e-5,
         bos=163_584,
         eos=163_586,

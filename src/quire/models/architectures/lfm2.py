@@ -34,7 +34,6 @@ def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
         bias=hf.boolean(config, "conv_bias", default=False),
     )
     fields: dict[str, Any] = {
-        "architecture": "lfm2",
         "intermediate_size": _inner(config),
         "tie_word_embeddings": hf.boolean(
             config, "tie_embedding" if "tie_embedding" in config else "tie_word_embeddings",

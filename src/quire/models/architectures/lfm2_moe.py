@@ -35,4 +35,4 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         layers=experts.sparse_behind(config, 2, "num_dense_layers"),
     )
     width = hf.integer(config, "intermediate_size", default=7168)
-    return lfm2.parse(config, architecture="lfm2_moe", intermediate_size=width, moe=moe)
+    return lfm2.parse(config, intermediate_size=width, moe=moe)

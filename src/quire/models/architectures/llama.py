@@ -60,7 +60,6 @@ def decoder(
     if "activation" not in differences and hf.activation(config, "hidden_act", "silu") != "silu":
         raise hf.unsupported("hidden_act", config["hidden_act"], "Quire gates with silu only")
     fields: dict[str, Any] = {
-        "architecture": "llama",
         "max_position_embeddings": max_len if rope is None else ropes.longest(rope, max_len),
         "norm_eps": hf.number(config, "rms_norm_eps", default=norm_eps),
         "tie_word_embeddings": hf.boolean(config, "tie_word_embeddings", default=False),

@@ -34,7 +34,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         growth = QueryGrowth(beta, length, ahead=1, unrotated=True)
     return llama.decoder(
         config,
-        architecture="llama4_text",
         head_dim=128,
         kv_heads=8,
         norm_eps=1e-5,

@@ -20,7 +20,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         config,
         default,
         interleaved=False,
-        architecture="minicpm3",
         norm_eps=1e-5,
         bos=1,
         eos=2,

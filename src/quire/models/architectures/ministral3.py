@@ -10,8 +10,6 @@ from quire.core.model_config import ModelConfig, RopeConfig
 from quire.models import hf
 from quire.models.architectures import llama
 
-NAMES = llama.NAMES
-
 _TRAINED = "original_max_position_embeddings"
 _ROPE: dict[str, Any] = {
     "rope_type": "yarn",
@@ -32,7 +30,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         config = {**config, "rope_parameters": _ROPE}
     model = llama.decoder(
         config,
-        architecture="ministral3",
         head_dim=hf.optional(config, "head_dim", 128),
         kv_heads=8,
         norm_eps=1e-5,

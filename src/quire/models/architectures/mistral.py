@@ -6,11 +6,9 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama, sliding
 
-NAMES = llama.NAMES
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     window = hf.optional(config, "sliding_window", 4096)
     slides = sliding.layer_types(config)
     fields = {"sliding_window": window} if slides is None else sliding.windowed(window, slides)
-    return llama.decoder(config, architecture="mistral", kv_heads=8, bos=1, eos=2, **fields)
+    return llama.decoder(config, kv_heads=8, bos=1, eos=2, **fields)

@@ -14,7 +14,6 @@ NAMES = llama.NAMES.but(
 def parse(config: hf.HFConfig) -> ModelConfig:
     return llama.decoder(
         config,
-        architecture="mixtral",
         norm_eps=1e-5,
         kv_heads=8,
         theta=1e6,

@@ -59,7 +59,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
             param=field,
         )
     return ModelConfig(
-        architecture="modernbert",
         **shape,
         norm="layer_norm",
         norm_eps=hf.number(config, "norm_eps", default=1e-5),

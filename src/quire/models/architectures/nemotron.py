@@ -15,7 +15,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "is_causal", True, "causal attention")
     return llama.decoder(
         config,
-        architecture="nemotron",
         bos=2,
         eos=3,
         norm="layer_norm",

@@ -54,7 +54,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     if config.get("mamba_hidden_act", "silu") != "silu":
         raise hf.wrong("mamba_hidden_act", config["mamba_hidden_act"], "silu")
     fields: dict[str, Any] = {
-        "architecture": "nemotron_h",
         "norm_eps": hf.number(config, "layer_norm_epsilon", default=1e-5),
         "norm_gain": "float32",
         "activation": hf.plain_activation(config, "mlp_hidden_act", "relu2"),

@@ -19,7 +19,6 @@ NAMES = llama.NAMES.but(
 def decoder(config: hf.HFConfig, **differences: Any) -> ModelConfig:
     """Return the `ModelConfig`; `differences` are OLMo 3's fields."""
     fields: dict[str, Any] = {
-        "architecture": "olmo2",
         "norm_eps": 1e-5,
         "eos": 50279,
         "norms": ("attn_post_norm", "mlp_post_norm", "norm"),

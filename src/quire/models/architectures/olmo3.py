@@ -17,7 +17,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     window = hf.optional(config, "sliding_window", 4096)
     return olmo2.decoder(
         config,
-        architecture="olmo3",
         rope=rope,
         local_rope=local_rope,
         **sliding.windowed(window, sliding.pattern(config, 4)),

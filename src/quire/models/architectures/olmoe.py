@@ -13,7 +13,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "clip_qkv", None, "q, k and v without bounds")
     return llama.decoder(
         config,
-        architecture="olmoe",
         norm_eps=1e-5,
         eos=50279,
         qk_norm="full",

@@ -37,7 +37,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "layer_norm_elementwise_affine", True, "norms with weights")
     bias = hf.boolean(config, "enable_bias", default=True)
     return ModelConfig(
-        architecture="opt",
         **hf.shape(config, inner="ffn_dim"),
         norm="layer_norm",
         norm_eps=1e-5,  # torch's default: OPT's config has no field for it

@@ -21,7 +21,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     renamed = {**config, **{name: _renamed(config, name) for name in _TABLES}}
     return llama.decoder(
         config,
-        architecture="phi3",
         norm_eps=1e-5,
         bos=1,
         eos=32000,

@@ -24,7 +24,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     noise = hf.number(config, "router_jitter_noise", default=0.01)
     return llama.decoder(
         {**config, **{name: _renamed(config, name) for name in _TABLES if config.get(name)}},
-        architecture="phimoe",
         norm="layer_norm",
         norm_eps=1e-5,
         theta=1e6,

@@ -6,8 +6,6 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama, sliding
 
-NAMES = llama.NAMES
-
 KV_HEADS = 32
 """Where the config does not say; Transformers' default."""
 
@@ -15,7 +13,6 @@ KV_HEADS = 32
 def parse(config: hf.HFConfig) -> ModelConfig:
     return llama.decoder(
         config,
-        architecture="qwen2",
         qkv_bias=True,
         kv_heads=KV_HEADS,
         **sliding.upper_layers(config),

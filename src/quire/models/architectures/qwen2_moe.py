@@ -19,7 +19,6 @@ NAMES = llama.NAMES.but(
 def parse(config: hf.HFConfig) -> ModelConfig:
     return llama.decoder(
         config,
-        architecture="qwen2_moe",
         kv_heads=16,
         qkv_bias=hf.boolean(config, "qkv_bias", default=True),
         moe=experts.moe(

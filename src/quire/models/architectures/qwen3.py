@@ -6,7 +6,6 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama, qwen2, sliding
 
-NAMES = llama.NAMES
 MTP = "mtp"
 
 _DEFAULT_HEAD_DIM = 128
@@ -16,7 +15,6 @@ _DEFAULT_HEAD_DIM = 128
 def parse(config: hf.HFConfig) -> ModelConfig:
     return llama.decoder(
         config,
-        architecture="qwen3",
         head_dim=_DEFAULT_HEAD_DIM,
         kv_heads=qwen2.KV_HEADS,
         qk_norm="head",

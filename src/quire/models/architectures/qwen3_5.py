@@ -12,4 +12,4 @@ MTP = "mtp"
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return qwen3_next.parse_hybrid(config, architecture="qwen3_5_text", grouped=False, kv_heads=4)
+    return qwen3_next.parse_hybrid(config, grouped=False, kv_heads=4)

@@ -18,7 +18,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     config = {**config, "norm_topk_prob": True, "intermediate_size": 1}
     return qwen3_next.parse_hybrid(
         config,
-        architecture="qwen3_5_moe_text",
         grouped=False,
         kv_heads=2,
         **qwen3_next.sparse(config, (256, 8)),

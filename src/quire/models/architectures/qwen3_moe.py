@@ -14,7 +14,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     slides = hf.boolean(config, "use_sliding_window", default=False)
     return llama.decoder(
         config,
-        architecture="qwen3_moe",
         kv_heads=4,
         qk_norm="head",
         **hf.attention_bias(config),

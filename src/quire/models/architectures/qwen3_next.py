@@ -94,7 +94,6 @@ def sparse(config: hf.HFConfig, default: tuple[int, int], **differences: Any) ->
 def parse(config: hf.HFConfig) -> ModelConfig:
     return parse_hybrid(
         config,
-        architecture="qwen3_next",
         grouped=True,
         kv_heads=2,
         **sparse(config, (512, 10), layers=experts.sparse_layers(config)),

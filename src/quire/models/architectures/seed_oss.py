@@ -6,13 +6,10 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama
 
-NAMES = llama.NAMES
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     return llama.decoder(
         config,
-        architecture="seed_oss",
         head_dim=hf.optional(config, "head_dim", 128),
         kv_heads=8,
         bos=0,

@@ -22,7 +22,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     config = _DEFAULTS | {name: value for name, value in config.items() if value is not None}
     return clip_text.parse(
         config,
-        architecture="siglip_text_model",
         norm_eps=hf.number(config, "layer_norm_eps", default=1e-6),
         activation=gelu(config, "hidden_act", "gelu_pytorch_tanh"),
         causal=False,

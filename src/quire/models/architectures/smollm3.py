@@ -6,14 +6,11 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama, sliding
 
-NAMES = llama.NAMES
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     rotates = rotated(config)
     return llama.decoder(
         config,
-        architecture="smollm3",
         kv_heads=4,
         bos=128_000,
         eos=128_001,

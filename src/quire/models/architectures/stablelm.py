@@ -6,8 +6,6 @@ from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import llama
 
-NAMES = llama.NAMES
-
 
 def parse(config: hf.HFConfig) -> ModelConfig:
     # Transformers ignores it in these models.
@@ -16,7 +14,6 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     hf.only(config, "use_parallel_residual", False, "attention before the feed-forward")
     return llama.decoder(
         config,
-        architecture="stablelm",
         kv_heads=32,
         bos=0,
         eos=0,

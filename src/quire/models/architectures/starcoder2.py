@@ -12,7 +12,6 @@ NAMES = llama.NAMES.but({"mlp.up": ("mlp.c_fc",), "mlp.down": ("mlp.c_proj",)})
 def parse(config: hf.HFConfig) -> ModelConfig:
     return llama.decoder(
         config,
-        architecture="starcoder2",
         kv_heads=2,
         bos=50256,
         eos=50256,
