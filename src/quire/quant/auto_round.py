@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from quire.quant.awq import AwqMethod
-from quire.quant.fields import Fields
+from quire.quant.awq import awq_method
+from quire.quant.fields import Fields, Uniform
 from quire.quant.gptq import GptqMethod
 
 _LAYOUTS = {
@@ -21,7 +21,7 @@ _OWN = ("packing_format", "extra_config", "data_type", "act_bits", "act_dynamic"
         "act_data_type", "act_group_size", "super_bits", "super_group_size")  # fmt: skip
 
 
-def auto_round_method(config: Mapping[str, Any]) -> GptqMethod | AwqMethod:
+def auto_round_method(config: Mapping[str, Any]) -> GptqMethod | Uniform:
     """Return the method of a `quantization_config` with quant_method auto-round.
 
     Integers have one of four layouts. `extra_config` names layers that are dense or have other
@@ -36,11 +36,11 @@ def auto_round_method(config: Mapping[str, Any]) -> GptqMethod | AwqMethod:
         Fields(fields.raw("extra_config", {}), "quantization_config.extra_config").items()
     )
     dense = [name for name, layer in layers.items() if layer.integer("bits", 0) in _DENSE_BITS]
-    found: GptqMethod | AwqMethod
+    found: GptqMethod | Uniform
     if layout == "awq":
         for name in layers.keys() - set(dense):
             layers[name].choice("bits", {4: True} | _DENSE_BITS, 4)
-        found = AwqMethod(table | {"modules_to_not_convert": dense})
+        found = awq_method(table | {"modules_to_not_convert": dense})
     else:
         dynamic: dict[str, Any] = {"-:" + re.escape(name): {} for name in dense}
         for name in layers.keys() - set(dense):

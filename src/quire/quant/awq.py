@@ -18,7 +18,7 @@ import numpy.typing as npt
 from quire.core.dtypes import HostArray
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
-from quire.quant.fields import HOW_IT_WAS_MADE, Fields, skipped
+from quire.quant.fields import HOW_IT_WAS_MADE, Fields, Uniform
 from quire.quant.scheme import FLOATS, Stored
 from quire.system.records import dataclass
 
@@ -65,26 +65,19 @@ def _unpack(words: HostArray) -> npt.NDArray[np.uint8]:
     return codes.reshape(-1, columns)
 
 
-class AwqMethod:
-    """`quantization_config` of an AWQ checkpoint, or AutoAWQ's own quant_config.json."""
-
-    name = "awq"
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        fields = Fields(config)
-        fields.choice("w_bit" if "w_bit" in fields else "bits", {4: 4})
-        fields.boolean("zero_point", default=True)  # if false, all are 8, but still stored
-        fields.choice("version" if "version" in fields else "format", {"gemm": True}, "gemm")
-        fields.choice("backend", {"autoawq": True, "auto": True}, "auto")
-        name = "q_group_size" if "q_group_size" in fields else "group_size"
-        self._scheme = Awq(fields.group_size(name))
-        self._dense = fields.strings("modules_to_not_convert")
-        fields.skip(
-            "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "sym", "desc_act",
-            "checkpoint_format", "pack_dtype", "lm_head", "version", "format", "bits", "w_bit",
-            "group_size", "q_group_size", *HOW_IT_WAS_MADE,
-        )  # fmt: skip
-        fields.done()
-
-    def scheme(self, layer: str) -> Awq | None:
-        return None if layer == "lm_head" or skipped(layer, self._dense) else self._scheme
+def awq_method(config: Mapping[str, Any]) -> Uniform:
+    """Return the method of an AWQ checkpoint, or of AutoAWQ's own quant_config.json."""
+    fields = Fields(config)
+    fields.choice("w_bit" if "w_bit" in fields else "bits", {4: 4})
+    fields.boolean("zero_point", default=True)  # if false, all are 8, but still stored
+    fields.choice("version" if "version" in fields else "format", {"gemm": True}, "gemm")
+    fields.choice("backend", {"autoawq": True, "auto": True}, "auto")
+    name = "q_group_size" if "q_group_size" in fields else "group_size"
+    scheme, dense = Awq(fields.group_size(name)), fields.strings("modules_to_not_convert")
+    fields.skip(
+        "do_fuse", "fuse_max_seq_len", "modules_to_fuse", "sym", "desc_act",
+        "checkpoint_format", "pack_dtype", "lm_head", "version", "format", "bits", "w_bit",
+        "group_size", "q_group_size", *HOW_IT_WAS_MADE,
+    )  # fmt: skip
+    fields.done()
+    return Uniform("awq", scheme, (*dense, "lm_head"))

@@ -16,8 +16,8 @@ import numpy as np
 from quire.core.dtypes import HostArray
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
-from quire.quant.fields import Fields, skipped
-from quire.quant.scheme import FLOATS, Scheme, Stored
+from quire.quant.fields import Fields, Uniform
+from quire.quant.scheme import FLOATS, Stored
 from quire.system.records import dataclass
 
 _PER_BYTE = 4
@@ -50,20 +50,14 @@ class Ternary:
         return QuantizedWeight(codes - np.int8(1), 2, scale, columns)
 
 
-class BitNetMethod:
-    """`quantization_config` of BitNet. Activations are rounded to 8 bits row by row, as there."""
-
-    name = "bitnet"
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        fields = Fields(config)
-        kinds = {"bitlinear": Ternary(divides=True), "autobitlinear": Ternary(divides=False)}
-        self._scheme: Scheme = fields.choice("linear_class", kinds, "bitlinear")
-        fields.choice("quantization_mode", {"offline": True}, "offline")
-        fields.choice("use_rms_norm", {False: True}, default=False)
-        self._dense = (*fields.strings("modules_to_not_convert"), "lm_head")
-        fields.skip("quant_method", "rms_norm_eps")
-        fields.done()
-
-    def scheme(self, layer: str) -> Scheme | None:
-        return None if skipped(layer, self._dense) else self._scheme
+def bitnet_method(config: Mapping[str, Any]) -> Uniform:
+    """Return BitNet's method. Activations are rounded to 8 bits row by row, as there."""
+    fields = Fields(config)
+    kinds = {"bitlinear": Ternary(divides=True), "autobitlinear": Ternary(divides=False)}
+    scheme = fields.choice("linear_class", kinds, "bitlinear")
+    fields.choice("quantization_mode", {"offline": True}, "offline")
+    fields.choice("use_rms_norm", {False: True}, default=False)
+    dense = fields.strings("modules_to_not_convert")
+    fields.skip("quant_method", "rms_norm_eps")
+    fields.done()
+    return Uniform("bitnet", scheme, (*dense, "lm_head"))

@@ -26,8 +26,8 @@ from quire.core.dtypes import HostArray
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
 from quire.quant.bits import nibbles
-from quire.quant.fields import Fields, skipped
-from quire.quant.scheme import FLOATS, Scheme, Stored
+from quire.quant.fields import Fields, Uniform
+from quire.quant.scheme import FLOATS, Stored
 from quire.system.records import dataclass
 
 BLOCK = 64
@@ -127,26 +127,19 @@ class Bnb8:
         return QuantizedWeight(tensors["weight"], 8, scale, columns)
 
 
-class BitsAndBytesMethod:
-    """`quantization_config` of quant_method bitsandbytes."""
-
-    name = "bitsandbytes"
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        fields = Fields(config)
-        four = any(fields.boolean(n, default=False) for n in ("load_in_4bit", "_load_in_4bit"))
-        eight = any(fields.boolean(n, default=False) for n in ("load_in_8bit", "_load_in_8bit"))
-        if four == eight:
-            raise fields.wrong("load_in_4bit", "true, or load_in_8bit must be true")
-        kind = fields.choice("bnb_4bit_quant_type", {"nf4": "nf4", "fp4": "fp4"}, "fp4")
-        self._scheme: Scheme = Bnb4(kind) if four else Bnb8()
-        self._dense = fields.strings("llm_int8_skip_modules")
-        fields.skip(
-            "quant_method", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",
-            "bnb_4bit_use_double_quant", "llm_int8_threshold", "llm_int8_has_fp16_weight",
-            "llm_int8_enable_fp32_cpu_offload", "_load_in_4bit", "_load_in_8bit",
-        )  # fmt: skip
-        fields.done()
-
-    def scheme(self, layer: str) -> Scheme | None:
-        return None if layer == "lm_head" or skipped(layer, self._dense) else self._scheme
+def bitsandbytes_method(config: Mapping[str, Any]) -> Uniform:
+    """Return the method of quant_method bitsandbytes."""
+    fields = Fields(config)
+    four = any(fields.boolean(n, default=False) for n in ("load_in_4bit", "_load_in_4bit"))
+    eight = any(fields.boolean(n, default=False) for n in ("load_in_8bit", "_load_in_8bit"))
+    if four == eight:
+        raise fields.wrong("load_in_4bit", "true, or load_in_8bit must be true")
+    kind = fields.choice("bnb_4bit_quant_type", {"nf4": "nf4", "fp4": "fp4"}, "fp4")
+    dense = fields.strings("llm_int8_skip_modules")
+    fields.skip(
+        "quant_method", "bnb_4bit_compute_dtype", "bnb_4bit_quant_storage",
+        "bnb_4bit_use_double_quant", "llm_int8_threshold", "llm_int8_has_fp16_weight",
+        "llm_int8_enable_fp32_cpu_offload", "_load_in_4bit", "_load_in_8bit",
+    )  # fmt: skip
+    fields.done()
+    return Uniform("bitsandbytes", Bnb4(kind) if four else Bnb8(), (*dense, "lm_head"))

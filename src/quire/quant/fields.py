@@ -1,4 +1,5 @@
-"""Read `quantization_config` field by field, so that each error names its field."""
+"""Read `quantization_config` field by field, so that each error names its field; the method that
+most of them describe."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quire.core.errors import CheckpointError, UnsupportedModelError
+from quire.quant.scheme import Scheme
+from quire.system.records import dataclass
 
 _MISSING: Any = object()
 HOW_IT_WAS_MADE = (
@@ -132,6 +135,18 @@ class Fields:
 def _short(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"
+
+
+@dataclass(slots=True)
+class Uniform:
+    """A method with one scheme for all linear layers but those of `dense` (see `skipped`)."""
+
+    name: str
+    usual: Scheme
+    dense: tuple[str, ...]
+
+    def scheme(self, layer: str) -> Scheme | None:
+        return None if skipped(layer, self.dense) else self.usual
 
 
 def skipped(layer: str, patterns: tuple[str, ...]) -> bool:

@@ -19,7 +19,7 @@ from quire.core.dtypes import HostArray
 from quire.core.quantization import Form
 from quire.core.quantized import E2M1, QuantizedWeight
 from quire.quant.bits import nibbles
-from quire.quant.fields import Fields, skipped
+from quire.quant.fields import Fields, Uniform
 from quire.quant.fp8 import Fp8
 from quire.quant.scheme import Scheme, Stored
 from quire.system.records import dataclass
@@ -104,25 +104,18 @@ class Nvfp4:
         return QuantizedWeight(nibbles(tensors[self.weight]), 4, scale, 16, codebook=book)
 
 
-class ModelOptMethod:
-    """`quantization_config` of NVIDIA's ModelOpt: NVFP4, and FP8 with one scale per tensor."""
-
-    name = "modelopt"
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        fields = Fields(config)
-        known: dict[str, Scheme] = {
-            "fp8": Fp8(),
-            "nvfp4": Nvfp4("weight", "weight_scale_2", divides=False),
-        }
-        self._scheme = fields.choice("quant_algo", known)
-        names = ("exclude_modules", "ignore")
-        self._dense = tuple(name.strip("*.") for field in names for name in fields.strings(field))
-        fields.skip(
-            "quant_method", "kv_cache_quant_algo", "kv_cache_scheme", "group_size", "producer",
-            "config_groups",
-        )  # fmt: skip
-        fields.done()
-
-    def scheme(self, layer: str) -> Scheme | None:
-        return None if skipped(layer, self._dense) else self._scheme
+def modelopt_method(config: Mapping[str, Any]) -> Uniform:
+    """Return the method of NVIDIA's ModelOpt: NVFP4, and FP8 with one scale per tensor."""
+    fields = Fields(config)
+    known: dict[str, Scheme] = {
+        "fp8": Fp8(),
+        "nvfp4": Nvfp4("weight", "weight_scale_2", divides=False),
+    }
+    scheme = fields.choice("quant_algo", known)
+    dense = fields.strings("exclude_modules") + fields.strings("ignore")
+    fields.skip(
+        "quant_method", "kv_cache_quant_algo", "kv_cache_scheme", "group_size", "producer",
+        "config_groups",
+    )  # fmt: skip
+    fields.done()
+    return Uniform("modelopt", scheme, tuple(name.strip("*.") for name in dense))

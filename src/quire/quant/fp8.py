@@ -21,7 +21,7 @@ import numpy as np
 from quire.core.dtypes import HostArray, dtype_of
 from quire.core.quantization import CodeType, Form
 from quire.core.quantized import QuantizedWeight
-from quire.quant.fields import Fields, skipped
+from quire.quant.fields import Fields, Uniform
 from quire.quant.scheme import FLOATS, Shape, Stored
 from quire.system.records import dataclass
 
@@ -79,27 +79,19 @@ class Fp8:
         return found[0]
 
 
-class Fp8Method:
-    """`quantization_config` of quant_method fp8, mxfp8 or fbgemm_fp8."""
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        fields = Fields(config)
-        self.name = str(fields.raw("quant_method"))
-        fields.choice("activation_scheme", {"dynamic": True, "static": True}, "dynamic")
-        dtype = fields.choice("fmt", {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2"}, "e4m3")
-        fields.choice("scale_fmt", {"float": True, "ue8m0": True}, "float")
-        block = _block(fields, self.name)
-        scales = ("weight_scale_inv",) if block else ("weight_scale", "weight_scale_inv")
-        self._scheme = Fp8(dtype, block, scales)
-        names = ("modules_to_not_convert", "ignored_layers")
-        self._dense = tuple(name for field in names for name in fields.strings(field))
-        fields.skip(
-            "dequantize", "expert_dtype", "activation_scale_ub", "kv_cache_scheme", "export"
-        )
-        fields.done()
-
-    def scheme(self, layer: str) -> Fp8 | None:
-        return None if layer == "lm_head" or skipped(layer, self._dense) else self._scheme
+def fp8_method(config: Mapping[str, Any]) -> Uniform:
+    """Return the method of quant_method fp8, mxfp8 or fbgemm_fp8."""
+    fields = Fields(config)
+    name = str(fields.raw("quant_method"))
+    fields.choice("activation_scheme", {"dynamic": True, "static": True}, "dynamic")
+    dtype = fields.choice("fmt", {"e4m3": "F8_E4M3", "e5m2": "F8_E5M2"}, "e4m3")
+    fields.choice("scale_fmt", {"float": True, "ue8m0": True}, "float")
+    block = _block(fields, name)
+    scales = ("weight_scale_inv",) if block else ("weight_scale", "weight_scale_inv")
+    dense = fields.strings("modules_to_not_convert") + fields.strings("ignored_layers")
+    fields.skip("dequantize", "expert_dtype", "activation_scale_ub", "kv_cache_scheme", "export")
+    fields.done()
+    return Uniform(name, Fp8(dtype, block, scales), (*dense, "lm_head"))
 
 
 def _block(fields: Fields, method: str) -> tuple[int, int] | None:
