@@ -27,12 +27,14 @@ class Reading:
         seconds: seconds since the engine's start by names of `metrics.times.PARTS`.
         output_tokens: tokens since the engine's start.
         lags: upper bound in seconds → samples of the event loop's lag, cumulative.
+        replicas: number of engines.
     """
 
     moment: float
     seconds: dict[str, float]
     output_tokens: float
     lags: dict[float, float] = field(default_factory=dict)
+    replicas: int = 1
 
     def idle_until(self, moment: float) -> Reading:
         """Return the reading at `moment` of an engine that has had no work since this one."""
@@ -97,20 +99,20 @@ def read_stats(stats: EngineStats) -> Reading:
 def read_metrics(text: str) -> Reading | None:
     """Return the reading of a server from its `/metrics`; None if the server is not Quire.
 
-    Of several replicas, the times are the first one's: warm-ups reach it, and an engine that has
-    had no step does not know the time. The tokens are those of all.
+    Of several replicas, the times are the first one's, and the tokens those of all. An engine that
+    has had no step does not know the time.
     """
     moment, tokens = 0.0, 0.0
     seconds: dict[str, float] = {}
     lags: dict[float, float] = {}
-    engine: str | None = None
+    engines: dict[str, None] = {}
     for sample in _SAMPLE.finditer(text):
         labels, value = dict(_LABEL.findall(sample["labels"])), sample["value"]
-        if engine is None:
-            engine = labels.get("engine")
+        if "engine" in labels:
+            engines[labels["engine"]] = None
         if sample["name"] == "vllm:generation_tokens_total":
             tokens += float(value)
-        if labels.get("engine") != engine:
+        if labels.get("engine") != next(iter(engines), None):
             continue
         match sample["name"]:
             case "quire:last_step_seconds":
@@ -119,4 +121,4 @@ def read_metrics(text: str) -> Reading | None:
                 seconds[labels["part"]] = float(value)
             case "quire:event_loop_lag_seconds_bucket":
                 lags[float(labels["le"])] = float(value)
-    return Reading(moment, seconds, tokens, lags) if seconds else None
+    return Reading(moment, seconds, tokens, lags, len(engines)) if seconds else None

@@ -40,6 +40,7 @@ class OpenAIServer:
         self.most_active = 0
         self.forgets = False
         self.resets = 0
+        self.metrics: Callable[[], bytes] = bytes
         self.profiles: list[str] = []
         self.url = ""
 
@@ -50,7 +51,10 @@ class OpenAIServer:
                 length = int(head.lower().split(b"content-length:")[1].split()[0])
                 body = await reader.readexactly(length)
                 if head.startswith(b"GET /metrics "):
-                    writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                    text = self.metrics()
+                    status = b"200 OK" if text else b"404 Not Found"
+                    writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(text)))
+                    writer.write(text)
                     continue
                 if head.startswith(b"POST /reset_prefix_cache "):
                     status = b"200 OK" if self.forgets else b"404 Not Found"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import io
+import itertools
 import json
 import socket
 from pathlib import Path
@@ -19,6 +20,10 @@ from quire.bench.serving.serve import measure, print_result, run
 from quire.bench.serving.slo import Slo
 from quire.bench.serving.waits import most_at_once, sample
 from quire.core.errors import ConfigError, QuireError
+from quire.core.messages import CoreTimes
+from quire.metrics.families import exposition
+from quire.metrics.prometheus import MetricsCollector
+from quire.metrics.replica_stats import engine_stats
 from tests.unit.bench.fake_server import chat, completion, serving
 from tests.unit.bench.parsed import bench_args
 
@@ -59,6 +64,21 @@ def test_the_row_has_the_names_other_tools_read() -> None:
         assert body["stream_options"] == {"include_usage": True}
         assert body["ignore_eos"] is True
     assert len({tuple(body["prompt"]) for body in server.bodies}) == len(server.bodies)
+
+
+def test_each_replica_is_warmed_up() -> None:
+    stats = engine_stats(range(3), 16)
+    moments = itertools.count(1)
+
+    def metrics() -> bytes:
+        stats.replicas[0].on_step(None, next(moments), CoreTimes(model=1.0))
+        return exposition(MetricsCollector(stats, "tiny").collect())
+
+    with serving() as server:
+        server.metrics = metrics
+        run(flags("--base-url", server.url, *SMALL, "--repetitions", "1"))
+    assert len(server.bodies) == 3 + 6
+    assert len({tuple(body["prompt"]) for body in server.bodies[:3]}) == 3
 
 
 def test_chat_counts_chunks_with_text_only() -> None:

@@ -61,6 +61,7 @@ def test_of_replicas_the_first_one_tells_the_times() -> None:
     split = between(one, last)
     assert (split.shares["model"], split.shares["idle"]) == (0.5, 0.5)
     assert split.output_tok_s == 15 / 6
+    assert last.replicas == 2
 
 
 def test_the_event_loop_s_lag() -> None:

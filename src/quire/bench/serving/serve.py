@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import cycle, islice
 from typing import TextIO
 
 from quire.bench.energy import EnergyMeter, is_here
@@ -18,7 +19,7 @@ from quire.bench.results.report import Row, print_grid, print_table, summarise
 from quire.bench.serving import vllm_flags
 from quire.bench.serving.datasets import complete
 from quire.bench.serving.http_client import HTTPClient, HTTPStatusError
-from quire.bench.serving.load import Load, make_load
+from quire.bench.serving.load import Load, Request, make_load
 from quire.bench.serving.sender import Outcome, send, stream_one
 from quire.bench.serving.slo import Slo
 from quire.bench.serving.waits import sample
@@ -95,7 +96,7 @@ def measure(args: argparse.Namespace, base_url: str) -> Row:
 
 
 def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurement:
-    """Warm the server up with one request, then send each repetition's load.
+    """Warm each replica up with one request, then send each repetition's load.
 
     Args:
         first: number of the first repetition; prompts differ by number.
@@ -109,8 +110,10 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
         return HTTPClient(base_url, headers)
 
     model = asyncio.run(_ready_model(client, args, base_url))
+    reading = asyncio.run(_reading(client()))
     for _ in range(given.get("num_warmups", 1)):
-        asyncio.run(_warm_up(client(), make_load(args, model, repetition=-1)))
+        load = make_load(args, model, repetition=-1)
+        asyncio.run(_warm_up(client, load, reading.replicas if reading is not None else 1))
     samples: list[Row] = []
     outcomes: list[Outcome] = []
     energy, tokens = EnergyMeter(), 0
@@ -290,11 +293,18 @@ async def _forget_prompts(connection: HTTPClient, repetition: int) -> None:
         await connection.close()
 
 
-async def _warm_up(connection: HTTPClient, load: Load) -> None:
-    """Send one request outside the measurement; raise its error if it fails."""
-    outcome = Outcome(time.monotonic())
-    await stream_one(connection, load.path, load.requests[0].body, outcome)
-    await connection.close()
-    outcome.read()
-    if outcome.error is not None:
-        raise QuireError(f"The first request failed: {outcome.error}")
+async def _warm_up(client: Callable[[], HTTPClient], load: Load, replicas: int) -> None:
+    """Send a request for each replica outside the measurement; raise the error of one that fails.
+
+    They come at once, so that the router sends each to another replica.
+    """
+
+    async def one(request: Request) -> None:
+        outcome, connection = Outcome(time.monotonic()), client()
+        await stream_one(connection, load.path, request.body, outcome)
+        await connection.close()
+        outcome.read()
+        if outcome.error is not None:
+            raise QuireError(f"The first request failed: {outcome.error}")
+
+    await asyncio.gather(*map(one, islice(cycle(load.requests), replicas)))
