@@ -9,8 +9,9 @@ import socket
 import struct
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -54,14 +55,23 @@ class RowShape:
         return whole_pages(self.steps * self.step_bytes)
 
 
-class Link(Protocol):
-    """One worker's end of the way to the next stage's."""
+class Link(ABC):
+    """One worker's end of the way to the next stage's.
 
+    Each step's rows have their own place in memory, which is used again `RowShape.steps` steps
+    later. By then the step has landed, so nobody waits for room.
+    """
+
+    def __init__(self, shape: RowShape, memory: mmap.mmap | bytearray) -> None:
+        self._shape, self._memory = shape, memory
+
+    @abstractmethod
     def send(self, step: int, rows: HostArray) -> None:
         """Hand on rows [T, width]."""
 
     def fail(self, step: int) -> None:
         """Say that there will be no rows of this step."""
+        self._write(_HEADER.pack(step, _FAILED))
 
     def receive(self, step: int) -> HostArray:
         """Wait for a step's rows, and return them; they stay until the step has landed.
@@ -72,19 +82,40 @@ class Link(Protocol):
             StageFailedError: there are none.
             EOFError: the sender has ended, or has skipped the step.
         """
+        while (header := self._header())[0] < step:
+            pass
+        number, count = header
+        if number != step:
+            raise EOFError(f"the stage before skipped step {step}: rows of step {number} came")
+        if count == _FAILED:
+            raise StageFailedError("the stage before has failed in this step")
+        return self._rows(step, count)
 
     def take_hops(self) -> Hops:
         """Return the steps that have come to another machine since the last call."""
+        return Hops()
 
-    def close(self) -> None:
-        """End the link; the other end notices."""
+    def close(self) -> None:  # noqa: B027
+        """End the link, if the process does not own it; the other end notices."""
+
+    @abstractmethod
+    def _write(self, header: bytes) -> None:
+        """Send a header."""
+
+    @abstractmethod
+    def _header(self) -> tuple[int, int]:
+        """Return the next step whose rows are there, and their number; raise `EOFError`."""
+
+    def _rows(self, step: int, count: int) -> HostArray:
+        """Return the place of a step's rows."""
+        shape = self._shape
+        begin = step % shape.steps * shape.step_bytes
+        rows: HostArray = np.frombuffer(self._memory, shape.dtype, count * shape.width, begin)
+        return rows.reshape(count, shape.width)
 
 
-class NearLink:
+class NearLink(Link):
     """A link on one machine: rows in shared memory, headers in a pipe.
-
-    A step's memory is used again `RowShape.steps` steps later. By then the step has landed, so
-    nobody waits for room.
 
     Args:
         memory: descriptor of shared memory, with the link's `RowShape.nbytes` from `offset` on.
@@ -92,21 +123,15 @@ class NearLink:
     """
 
     def __init__(self, memory: int, offset: int, pipe: int, shape: RowShape) -> None:
-        self._pages = mmap.mmap(memory, shape.nbytes, offset=offset)
+        super().__init__(shape, mmap.mmap(memory, shape.nbytes, offset=offset))
         self._pipe = pipe
-        self._shape = shape
 
     def send(self, step: int, rows: HostArray) -> None:
         self._rows(step, len(rows))[:] = rows
-        os.write(self._pipe, _HEADER.pack(step, len(rows)))
+        self._write(_HEADER.pack(step, len(rows)))
 
-    def fail(self, step: int) -> None:
-        os.write(self._pipe, _HEADER.pack(step, _FAILED))
-
-    def receive(self, step: int) -> HostArray:
-        while (header := self._header())[0] < step:
-            pass
-        return self._rows(step, _count(header, step))
+    def _write(self, header: bytes) -> None:
+        os.write(self._pipe, header)
 
     def _header(self) -> tuple[int, int]:
         data = b""
@@ -117,22 +142,13 @@ class NearLink:
         number, count = _HEADER.unpack(data)
         return number, count
 
-    def _rows(self, step: int, count: int) -> HostArray:
-        return _place(self._pages, self._shape, step, count)
 
-    def take_hops(self) -> Hops:
-        return Hops()
-
-    def close(self) -> None:
-        """Do nothing: the pipe belongs to the process, and rows may be in use."""
-
-
-class FarLink:
+class FarLink(Link):
     """A link between two machines: headers and rows in a stream, and receipts in the other way.
 
     A thread of the receiver takes rows in as they come, so that the sender does not wait until the
-    receiver begins the step. Each step has its own memory, as in a `NearLink`. A thread of the
-    sender takes the receipts, which only measure the link.
+    receiver begins the step. A thread of the sender takes the receipts, which only measure the
+    link.
 
     Args:
         stream: descriptor of a connected socket; the link uses a copy of it.
@@ -140,13 +156,12 @@ class FarLink:
     """
 
     def __init__(self, stream: int, shape: RowShape, *, receives: bool) -> None:
+        super().__init__(shape, bytearray(shape.steps * shape.step_bytes if receives else 0))
         self._socket = socket.socket(fileno=os.dup(stream))
         self._socket.setblocking(True)
-        self._shape = shape
         self._arrived: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
         """Headers of complete rows; None once the stream has ended."""
         self._most = shape.most if receives else _FAILED - 1
-        self._memory = bytearray(shape.steps * shape.step_bytes if receives else 0)
         self._sending = threading.Lock()
         self._sent: dict[int, tuple[float, int]] = {}
         """Step → when its rows were sent, and their bytes, until the receipt has come."""
@@ -155,18 +170,8 @@ class FarLink:
 
     def send(self, step: int, rows: HostArray) -> None:
         self._sent[step] = time.monotonic(), rows.nbytes
-        self._send(_HEADER.pack(step, len(rows)), np.ascontiguousarray(rows).view(np.uint8).data)
-
-    def fail(self, step: int) -> None:
-        self._send(_HEADER.pack(step, _FAILED))
-
-    def receive(self, step: int) -> HostArray:
-        while (header := self._arrived.get()) is not None and header[0] < step:
-            pass
-        if header is None:
-            self._arrived.put(None)
-            raise EOFError("the connection to the stage before has ended")
-        return _place(self._memory, self._shape, step, _count(header, step))
+        data = np.ascontiguousarray(rows).view(np.uint8).reshape(-1).data
+        self._write(_HEADER.pack(step, len(rows)), data)
 
     def take_hops(self) -> Hops:
         hops, self._hops = self._hops, []
@@ -177,21 +182,27 @@ class FarLink:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _send(self, header: bytes, rows: memoryview | bytes = b"") -> None:
+    def _write(self, header: bytes, rows: memoryview | bytes = b"") -> None:
         try:
             with self._sending:
                 sent = self._socket.sendmsg([header, rows])
                 if sent < len(header):  # never seen: a header fits into any buffer
                     self._socket.sendall(header[sent:])
                     sent = len(header)
-                self._socket.sendall(memoryview(rows).cast("B")[sent - len(header) :])
+                self._socket.sendall(rows[sent - len(header) :])
         except OSError as error:
             raise EOFError(f"the connection to the stage behind has ended: {error}") from error
 
+    def _header(self) -> tuple[int, int]:
+        if (header := self._arrived.get()) is None:
+            self._arrived.put(None)
+            raise EOFError("the connection to the stage before has ended")
+        return header
+
     def _take_in(self) -> None:
-        shape, header = self._shape, bytearray(_HEADER.size)
-        while self._fill(memoryview(header)):
-            step, count = _HEADER.unpack(header)
+        shape, data = self._shape, bytearray(_HEADER.size)
+        while self._fill(memoryview(data)):
+            step, count = _HEADER.unpack(data)
             if count == _CAME:
                 self._note_receipt(step)
                 continue
@@ -204,7 +215,7 @@ class FarLink:
             self._arrived.put((step, count))
             if count >= 0:
                 with suppress(EOFError):
-                    self._send(_HEADER.pack(step, _CAME))
+                    self._write(_HEADER.pack(step, _CAME))
         self._arrived.put(None)
 
     def _note_receipt(self, step: int) -> None:
@@ -214,32 +225,13 @@ class FarLink:
 
     def _fill(self, part: memoryview) -> bool:
         """Receive as many bytes as `part` has; return whether they came."""
-        while len(part):
-            try:
-                count = self._socket.recv_into(part)
-            except OSError:
-                return False
-            if not count:
-                return False
-            part = part[count:]
-        return True
-
-
-def _count(header: tuple[int, int], step: int) -> int:
-    """Return the number of rows of the step; raise as `Link.receive`."""
-    number, count = header
-    if number != step:
-        raise EOFError(f"the stage before skipped step {step}: rows of step {number} came")
-    if count == _FAILED:
-        raise StageFailedError("the stage before has failed in this step")
-    return count
-
-
-def _place(memory: mmap.mmap | bytearray, shape: RowShape, step: int, count: int) -> HostArray:
-    """Return the place of a step's rows in the link's memory."""
-    begin = step % shape.steps * shape.step_bytes
-    rows: HostArray = np.frombuffer(memory, shape.dtype, count * shape.width, begin)
-    return rows.reshape(count, shape.width)
+        with suppress(OSError):
+            while len(part):
+                if not (count := self._socket.recv_into(part)):
+                    return False
+                part = part[count:]
+            return True
+        return False
 
 
 class Stage:
