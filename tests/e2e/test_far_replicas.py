@@ -68,9 +68,10 @@ def machines(tiny_model: Path) -> Iterator[Machines]:
         try:
             with serving(tiny_model, *BLOCKS, *flags) as found.server:
                 yield found
+            assert found.other.wait(LATE) == 0  # it hears that the server is stopped
         finally:
-            found.other.terminate()
-            assert found.other.wait(LATE) == 0
+            found.other.kill()
+            found.other.wait()
 
 
 def test_both_machines_give_the_text_of_one_process(machines: Machines, server: Server) -> None:

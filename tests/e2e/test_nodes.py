@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -22,6 +26,7 @@ pytestmark = [
 ]
 
 Machines = tuple[Server, psutil.Process]
+LATE = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +43,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
         try:
             with serving(folder, *flags) as server:
                 yield server, psutil.Process(other.pid)
+            assert other.wait(LATE) == 0  # it hears that node 0 is stopped
         finally:
             other.kill()
             other.wait()
@@ -59,3 +65,42 @@ def test_another_machines_worker_ends_or_is_stopped(machines: Machines, *, stopp
     assert server.text() == canary
     [successor] = ranks(other)
     assert successor.pid != worker.pid
+
+
+@pytest.mark.parametrize("stopped", ["SIGTERM of node 0", "SIGINT of node 1"])
+def test_machines_that_wait_for_a_third_end_calmly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: str
+) -> None:
+    """Node 1 ends with node 0. Node 0 awaits another node 1."""
+    monkeypatch.setenv("QUIRE_CLUSTER_KEY", KEY)
+    flags = ["--num-gpu-blocks-override", "64", "--num-threads", "1", "--nnodes", "3"]
+    flags += ["--pipeline-parallel-size", "3", "--master-port", str(free_port())]
+    model = write_tiny_model(tmp_path / "model", num_hidden_layers=3)
+    log, found = tmp_path / "log", []
+    with log.open("wb") as out:
+        for more in (["--port", "0"], ["--headless", "--node-rank", "1"]):
+            command = [*QUIRE, "serve", str(model), *flags, *more]
+            found.append(subprocess.Popen(command, stderr=out, start_new_session=True))
+    first, other = found
+    try:
+        until(lambda: "node 1 has joined" in log.read_text())
+        if stopped == "SIGINT of node 1":
+            other.send_signal(signal.SIGINT)
+            assert other.wait(LATE) == 0
+            assert first.poll() is None
+        first.terminate()
+        assert [process.wait(LATE) for process in found] == [0, 0]
+    finally:
+        for process in found:
+            process.kill()
+            process.wait()
+    assert "Traceback" not in log.read_text()
+    groups = {process.pid for process in found}
+    until(lambda: not [p for p in psutil.pids() if group_of(p) in groups])
+
+
+def group_of(process: int) -> int:
+    """Return the process's group; 0 if it has gone."""
+    with suppress(ProcessLookupError):
+        return os.getpgid(process)
+    return 0

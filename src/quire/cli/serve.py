@@ -139,11 +139,13 @@ def run(namespace: argparse.Namespace) -> int:
 
 
 def lend(args: EngineArgs, node: int, *, headless: bool) -> int:
-    """Lend this machine's workers to node 0, until a signal.
+    """Lend this machine's workers to node 0, until that is stopped, or until a signal.
 
     Raises:
         QuireError: a flag is wrong, or node 0 refuses this machine, or is not there.
     """
+    for number in (signal.SIGTERM, signal.SIGINT):  # its processes end with it
+        signal.signal(number, lambda *_: os._exit(0))
     from quire.core.log import setup_logging
     from quire.executor.node import lend_workers
     from quire.resolve.engine import resolve
@@ -165,7 +167,7 @@ def lend(args: EngineArgs, node: int, *, headless: bool) -> int:
 
 
 def _lend_replicas(args: EngineArgs) -> int:
-    """Lend this machine's replicas to that of replica 0, until a signal; raises as `lend`."""
+    """Do the same with this machine's replicas and the machine of replica 0; raises as `lend`."""
     from quire.core.log import setup_logging
     from quire.frontend.far.machine import lend_cores
 
@@ -179,7 +181,8 @@ def _lend_replicas(args: EngineArgs) -> int:
     if local is None:
         local = args.data_parallel_size - args.data_parallel_start_rank
     setup_logging()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
     lend_cores(
         dataclasses.replace(args, data_parallel_hybrid_lb=True, data_parallel_size_local=local)
     )

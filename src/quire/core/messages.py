@@ -69,7 +69,13 @@ class Call(msgspec.Struct, array_like=True, tag="call"):
 
 
 class Shutdown(msgspec.Struct, array_like=True, tag="shutdown"):
-    """Stop the core after the step in flight."""
+    """Stop the core after the step in flight.
+
+    Attributes:
+        is_final: whether none follows it, so that other machines end, too.
+    """
+
+    is_final: bool = True
 
 
 class BlocksLent(msgspec.Struct, array_like=True, tag="lent"):

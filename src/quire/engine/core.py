@@ -347,10 +347,12 @@ class EngineCore:
         for lora_int_id in free:
             self.executor.call("remove_lora", [lora_int_id])
 
-    def shutdown(self) -> None:
+    def shutdown(self, *, is_final: bool = False) -> None:
         if self.scheduler.kv.has_saves and not self.scheduler.requests and not self._in_flight:
             with contextlib.suppress(Exception):
                 self.step()  # the last blocks go to their files
         if self._events is not None:
             self._events.close()
+        if is_final:
+            self.executor.retire()
         self.executor.shutdown()

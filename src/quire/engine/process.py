@@ -107,6 +107,8 @@ def load_core(
         events = KVEventPublisher(config.kv_events, config.block_size)
     try:
         executor = executor or make_executor(config, on_lost)
+        if on_lost is not None and config.cluster.nnodes > 1:
+            _retire_on_sigterm(executor)
         core = EngineCore(config, executor, events=events)
     except BaseException:
         if events is not None:
@@ -127,6 +129,16 @@ def begin_to_load(config: EngineConfig) -> Executor:
     return executor
 
 
+def _retire_on_sigterm(executor: Executor) -> None:
+    """Have SIGTERM end this process after a goodbye to the machines that have joined so far."""
+
+    def leave(*_: object) -> None:
+        executor.retire()
+        os._exit(0)  # in the middle of an import nothing else is quiet
+
+    signal.signal(signal.SIGTERM, leave)
+
+
 def load_core_or_end(config: EngineConfig) -> tuple[EngineCore, Ready]:
     """Do what `load_core` does; end this process, with a like status, when a rank is lost.
 
@@ -145,21 +157,24 @@ class CoreServer:
         self._socket = frames
         self._send = send
         self.frames = FrameDecoder[CoreInput](CoreInput)
-        self._stopping = False
+        self._end: Shutdown | None = None
 
-    def run(self) -> None:
-        """Step while there is work; wait at the socket while there is none."""
-        while True:
-            self._receive()
-            if self._stopping:
-                return
-            if (outputs := self._core.step()) is not None:
-                self._send(outputs)
-                self._core.watch.lap("send")
+    def run(self) -> Shutdown:
+        """Step while there is work, or wait at the socket, until `Shutdown`; return that."""
+        try:
+            while True:
+                self._receive()
+                if self._end is not None:
+                    return self._end
+                if (outputs := self._core.step()) is not None:
+                    self._send(outputs)
+                    self._core.watch.lap("send")
+        except SystemExit:  # SIGTERM
+            return Shutdown()
 
     def _receive(self) -> None:
         """Handle all waiting frames; wait for one if there is no work."""
-        while not self._stopping:
+        while self._end is None:
             if self._core.has_work():
                 frames = self._socket.receive(wait=False)
                 if not frames:
@@ -175,7 +190,7 @@ class CoreServer:
     def _handle(self, message: CoreInput) -> None:
         match message:
             case Shutdown():
-                self._stopping = True
+                self._end = message
             case Call(method="num_bad_frames"):
                 self._send(CallResult(message.call_id, self.frames.num_bad))
             case _:
@@ -205,6 +220,7 @@ def main(
     os.set_inheritable(end, False)  # the parent must see this process's end, not its children's
     encoder = msgspec.msgpack.Encoder()
     core: EngineCore | None = None
+    is_final = False
 
     def send(message: CoreMessage) -> None:
         frames.send(encoder.encode(message))
@@ -224,7 +240,7 @@ def main(
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         cut_steps(core, directory)
         send(ready)
-        CoreServer(core, frames, send).run()
+        is_final = CoreServer(core, frames, send).run().is_final
     except ClosedError:  # the parent has ended
         shutil.rmtree(directory, ignore_errors=True)
         return 1
@@ -239,7 +255,7 @@ def main(
     finally:
         if core is not None:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has begun to end
-            core.shutdown()
+            core.shutdown(is_final=is_final)
         frames.close(LINGER_SECONDS)
     return 0
 
@@ -270,6 +286,7 @@ def cut_steps(core: EngineCore, directory: Path) -> None:
         os.read(signals, 1)
         time.sleep(STEP_SECONDS)
         if core.is_computing:
+            core.executor.retire()
             shutil.rmtree(directory, ignore_errors=True)
             os._exit(0)  # ranks end with it
 

@@ -161,6 +161,9 @@ class Executor(ABC):
         """
         raise InvalidRequestError(f"the engine core has no method {method!r}.")
 
+    def retire(self) -> None:  # noqa: B027
+        """Say to other machines, before `shutdown`, that no other engine core follows."""
+
     @abstractmethod
     def shutdown(self) -> None:
         """Free everything. The executor cannot be used again."""

@@ -39,7 +39,7 @@ from quire.parallel.handshake import (
     reachable,
     send_frame,
 )
-from quire.parallel.heartbeat import has_ended, wait_for_loss
+from quire.parallel.heartbeat import has_ended, say_goodbye, wait_for_loss
 
 logger = logging.getLogger(__name__)
 
@@ -84,11 +84,11 @@ class Cluster:
         where = self._config.cluster if placement is None else placement.start()
         fails = None if placement is None else placement.failure
         gathering = _Gathering(self._config, where, self._key, fails)
+        self._joined = gathering.connections
         try:
             joins = gathering.joins()
             rows, lines = gathering.attached()
         finally:
-            self._joined = gathering.connections
             gathering.close()
         shares = {}
         for node, join in joins.items():
@@ -121,8 +121,13 @@ class Cluster:
 
         threading.Thread(target=wait, name="nodes", daemon=True).start()
 
+    def retire(self) -> None:
+        """Say to the machines that no other core follows, also while they join."""
+        self._closing = True
+        say_goodbye([*self._joined.values()])
+
     def close(self) -> None:
-        """End the connections; the machines join again if another core starts."""
+        """End the connections. Without `retire` the machines wait for another core."""
         self._closing = True
         for connection in self._joined.values():
             with_shutdown(connection)
@@ -273,9 +278,6 @@ class _Gathering:
                 logger.warning("waiting at %s for %s. %s", self._place, wanted, todo)
             arrival = self._doorman.next(min(self._deadline - now, 0.2))
             if arrival is None:
-                continue
-            if isinstance(arrival, HandshakeError):
-                logger.warning("%s", arrival)
                 continue
             try:
                 message = offer_of(arrival.frame)

@@ -24,6 +24,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.models.weights.digest import model_digest
 from quire.parallel.handshake import HandshakeError, Reminder, receive_frame
+from quire.parallel.heartbeat import GoodbyeError
 from quire.system import env
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Refused(msgspec.Struct, tag=True, array_like=True):
 encode = msgspec.msgpack.Encoder().encode
 _joins = msgspec.msgpack.Decoder(_Joins)
 _offers = msgspec.msgpack.Decoder(Join | Attach)
-_replies = msgspec.msgpack.Decoder(Welcome | Refused)
+_replies = msgspec.msgpack.Decoder(Welcome | Refused | None)
 
 
 def offer_of(frame: bytes) -> Join | Attach:
@@ -106,10 +107,10 @@ def offer_of(frame: bytes) -> Join | Attach:
     return offer
 
 
-def reply_of(frame: bytes) -> Welcome | Refused:
-    """Return node 0's reply; raise `HandshakeError` if it is none."""
+def reply_of(frame: bytes) -> Welcome | Refused | None:
+    """Return node 0's reply, None for a goodbye; raise `HandshakeError` if it is no reply."""
     try:
-        reply: Welcome | Refused = _replies.decode(frame)
+        reply: Welcome | Refused | None = _replies.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:
         raise HandshakeError(f"it sent no valid message: {error}") from None
     return reply
@@ -187,6 +188,7 @@ def wait_for_reply(connection: socket.socket, seconds: float, flag: str = "--nod
 
     Raises:
         ConfigError: it refuses this machine.
+        GoodbyeError: it was stopped.
         OSError: it ended, or did not reply in time.
     """
     end, reminder = time.monotonic() + seconds, Reminder()
@@ -199,6 +201,8 @@ def wait_for_reply(connection: socket.socket, seconds: float, flag: str = "--nod
         reply = reply_of(receive_frame(connection, end))
     except HandshakeError as error:
         raise ConnectionError(str(error)) from None
+    if reply is None:
+        raise GoodbyeError("it was stopped")
     if isinstance(reply, Refused):
         raise ConfigError(
             f"Node 0 refuses this machine: {reply.why}.",

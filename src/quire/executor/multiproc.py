@@ -212,6 +212,9 @@ class MultiprocExecutor(UniprocExecutor):
         self._team.send(Call(method, args))
         return self._team.answers()
 
+    def retire(self) -> None:
+        self._team.retire()
+
     def shutdown(self) -> None:
         self._worker.place.lose()
         self._team.close()

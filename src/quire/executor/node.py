@@ -1,7 +1,7 @@
 """A machine of an engine beside node 0: it lends its workers, again and again.
 
 When a worker ends, or the connection to node 0 does, all workers here end. Then the machine joins
-the engine's next core.
+the engine's next core, unless node 0 has said goodbye.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing, suppress
-from itertools import count
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
@@ -31,7 +30,6 @@ from quire.executor.joining import (
 from quire.executor.peers import shared_bytes
 from quire.models.weights.shares import worker_grid
 from quire.parallel.handshake import (
-    Arrival,
     Doorman,
     HandshakeError,
     Reminder,
@@ -39,7 +37,7 @@ from quire.parallel.handshake import (
     dial,
     reachable,
 )
-from quire.parallel.heartbeat import has_ended, wait_for_loss
+from quire.parallel.heartbeat import GoodbyeError, check_peer, wait_for_loss
 from quire.parallel.shared_memory import anonymous_file
 
 logger = logging.getLogger(__name__)
@@ -50,18 +48,16 @@ LOOK_SECONDS = 0.2
 
 
 def lend_workers(config: EngineConfig, node: int) -> None:
-    """Lend this machine's workers to node 0's engine; returns only with an error.
+    """Lend this machine's workers to node 0's engine until that is stopped.
 
     Raises:
         ConfigError: node 0 refuses this machine, or has another key.
         EngineDeadError: nobody is there for `JOIN_SECONDS`.
     """
     machine = Machine(config, node, cluster_key())
-    for attempt in count():
-        if attempt:
-            logger.info("joining again")
-            time.sleep(AGAIN_SECONDS)
-        machine.lend()
+    while machine.lend():
+        logger.info("joining again")
+        time.sleep(AGAIN_SECONDS)
 
 
 class Machine:
@@ -80,18 +76,22 @@ class Machine:
         self._master = config.cluster.master_addr, config.cluster.master_port
         self._name = f"node 0 at {at(self._master)}"
 
-    def lend(self) -> None:
-        """Join one core, and compute until it ends."""
+    def lend(self) -> bool:
+        """Join one core, and compute until it ends; return whether another may follow."""
         deadline = time.monotonic() + JOIN_SECONDS
         logger.info("waiting for node 0 at %s", reachable(self._master))
         connection = self._dial(self._master, self._join, deadline)
         try:
             welcome = wait_for_reply(connection, JOIN_SECONDS)
             self._work(connection, welcome, deadline)
+        except GoodbyeError:
+            logger.info("%s was stopped, and so is this machine", self._name)
+            return False
         except (OSError, HandshakeError) as error:
             logger.warning("%s has ended: %s", self._name, error)
         finally:
             with_shutdown(connection)
+        return True
 
     def _dial(
         self,
@@ -117,6 +117,8 @@ class Machine:
             crew.close(patience=0.0)
             for descriptor in (memory, woken, wake):
                 os.close(descriptor)
+        if loss.is_final:
+            raise GoodbyeError("it was stopped")
         logger.warning("%s %s", *loss)
 
     def _start(
@@ -128,7 +130,7 @@ class Machine:
 
             def attached(worker: int, where: tuple[str, int], *, rows: bool) -> int:
                 message = Attach(welcome.attempt, worker, rows)
-                connection = self._dial(where, message, deadline, lambda: _check(node_0))
+                connection = self._dial(where, message, deadline, lambda: check_peer(node_0))
                 connection.settimeout(None)
                 return held.enter_context(connection).fileno()
 
@@ -164,13 +166,10 @@ class Machine:
                 if reminder.is_due():
                     where = at(doorman.address)
                     logger.warning("waiting for node %d at %s. Is it started?", following, where)
-                _check(node_0)
+                check_peer(node_0)
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"node {following} did not connect")
-                arrival = doorman.next(LOOK_SECONDS)
-                if not isinstance(arrival, Arrival):
-                    if arrival is not None:
-                        logger.warning("%s", arrival)
+                if (arrival := doorman.next(LOOK_SECONDS)) is None:
                     continue
                 message: Join | Attach | None = None
                 with suppress(HandshakeError):
@@ -235,12 +234,6 @@ def dial_node(
             f"{name} did not answer within {JOIN_SECONDS:.0f} s: {error}.",
             fix=f"Start `quire serve` there, and check {flag} and firewalls.",
         ) from None
-
-
-def _check(node_0: socket.socket) -> None:
-    """Raise `ConnectionError` if the core that this machine has joined is gone."""
-    if has_ended(node_0):
-        raise ConnectionError("its connection was closed")
 
 
 def _write(wake: int) -> None:

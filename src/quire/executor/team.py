@@ -164,6 +164,12 @@ class Team:
     def _from_all(self, kind: type[Kind], seconds: float | None = None) -> list[Kind]:
         return [self._receive(worker, kind, seconds) for worker in range(1, len(self._shares))]
 
+    def retire(self) -> None:
+        """See `Executor.retire`."""
+        self._closing = True
+        if self._cluster is not None:
+            self._cluster.retire()
+
     def close(self) -> None:
         """End the processes, by force after `SHUTDOWN_SECONDS`."""
         self._closing = True

@@ -39,8 +39,8 @@ GREET_SECONDS = 5.0
 MOST_GREETED = 64
 """Connections that are greeted at the same time. A further one ends the oldest: machines with the
 key need milliseconds, and silent strangers must not keep them out."""
-MOST_REPORTED, REPORT_SECONDS = 10, 60.0
-"""Connections that may be reported as refused in this time; of others only the number is."""
+MOST_LOGGED, LOG_SECONDS = 10, 60.0
+"""Refused connections that may be logged in this time; of others only the number is."""
 MOST_BYTES = 4 * 2**20
 """Length of the longest frame of a handshake."""
 DIAL_EVERY = 0.1
@@ -73,6 +73,8 @@ class Arrival(NamedTuple):
 class Doorman:
     """Listens, and greets each connection in its own thread, so that no silent one delays others.
 
+    Some of the connections that it refuses are logged: strangers must not fill the log.
+
     Attributes:
         address: where it listens.
 
@@ -84,21 +86,19 @@ class Doorman:
     def __init__(self, host: str, port: int, key: bytes) -> None:
         self._key = key
         self._seal = own_seal()
-        self._arrivals: queue.SimpleQueue[Arrival | HandshakeError] = queue.SimpleQueue()
+        self._arrivals: queue.SimpleQueue[Arrival] = queue.SimpleQueue()
         self._greeted: list[socket.socket] = []
-        self._reported: deque[float] = deque([-math.inf] * MOST_REPORTED, MOST_REPORTED)
-        self._unreported = 0
+        self._logged: deque[float] = deque([-math.inf] * MOST_LOGGED, MOST_LOGGED)
+        self._unlogged = 0
         self._lock = threading.Lock()
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         self._listener = socket.create_server((host, port), family=family, backlog=128)
+        self._listener.settimeout(0.2)  # closing a socket does not wake its accept
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
         threading.Thread(target=self._accept, name="doorman", daemon=True).start()
 
-    def next(self, seconds: float) -> Arrival | HandshakeError | None:
-        """Return the next connection, or why one was refused; None if none comes in time.
-
-        Of many refused connections only some are reported.
-        """
+    def next(self, seconds: float) -> Arrival | None:
+        """Return the next connection; None if none comes in time."""
         try:
             return self._arrivals.get(timeout=max(0.0, seconds))
         except queue.Empty:
@@ -110,11 +110,9 @@ class Doorman:
             self._listener.shutdown(socket.SHUT_RDWR)  # frees the port, although a thread accepts
         self._listener.close()
         while (arrival := self.next(0.0)) is not None:
-            if isinstance(arrival, Arrival):
-                arrival.connection.close()
+            arrival.connection.close()
 
     def _accept(self) -> None:
-        self._listener.settimeout(0.2)  # closing a socket does not wake its accept
         while self._listener.fileno() >= 0:
             try:
                 connection, address = self._listener.accept()
@@ -123,16 +121,15 @@ class Doorman:
             except OSError:  # closed meanwhile; or the stranger is gone, or no descriptor is left
                 time.sleep(DIAL_EVERY)
                 continue
-            with self._lock:
-                if len(self._greeted) == MOST_GREETED:
-                    with contextlib.suppress(OSError):  # it has ended itself
-                        self._greeted.pop(0).shutdown(socket.SHUT_RDWR)
-                self._greeted.append(connection)
+            if len(self._greeted) == MOST_GREETED:
+                with contextlib.suppress(OSError, IndexError):  # it has ended itself
+                    self._greeted.pop(0).shutdown(socket.SHUT_RDWR)
+            self._greeted.append(connection)
             args = connection, str(address[0])
             threading.Thread(target=self._greet, args=args, daemon=True).start()
 
     def _greet(self, stranger: socket.socket, host: str) -> None:
-        connection = stranger
+        connection, arrival, why = stranger, None, ""
         try:
             set_options(stranger)
             stranger.settimeout(GREET_SECONDS)
@@ -141,14 +138,17 @@ class Doorman:
             connection = _sealed(self._seal, stranger, end, listens=True)
             arrival = Arrival(connection, receive_frame(connection, end), host)
             connection.settimeout(GREET_SECONDS)
-            if not self._leaves(stranger):
-                raise ConnectionError("newer ones came")
         except (OSError, HandshakeError) as error:
-            self._leaves(stranger)
-            connection.close()
-            self._report(f"a connection from {host} was closed: {error}")
-        else:
+            why = str(error)
+        try:
+            self._greeted.remove(stranger)
+        except ValueError:
+            why = "newer ones came"
+        if arrival is not None and not why:
             self._arrivals.put(arrival)
+        else:
+            connection.close()
+            self._log(host, why)
 
     def _prove(self, stranger: socket.socket, end: float) -> None:
         """Compare keys; raise `HandshakeError` if they differ."""
@@ -162,24 +162,16 @@ class Doorman:
             raise HandshakeError("it has another key")
         stranger.sendall(_proof(self._key, b"listener", nonce, own))
 
-    def _report(self, why: str) -> None:
-        """Have `next` return why a connection was refused: strangers must not fill the log."""
+    def _log(self, host: str, why: str) -> None:
+        """Log why a connection was refused."""
         with self._lock:
-            if (now := time.monotonic()) < self._reported[0] + REPORT_SECONDS:
-                self._unreported += 1
+            if (now := time.monotonic()) < self._logged[0] + LOG_SECONDS:
+                self._unlogged += 1
                 return
-            more = f" ({self._unreported} others were, too)" if self._unreported else ""
-            self._reported.append(now)
-            self._unreported = 0
-        self._arrivals.put(HandshakeError(why + more))
-
-    def _leaves(self, stranger: socket.socket) -> bool:
-        """Greet it no longer; return whether it had not been ended for a newer one."""
-        with self._lock:
-            if stranger in self._greeted:
-                self._greeted.remove(stranger)
-                return True
-        return False
+            more = f" ({self._unlogged} others were, too)" if self._unlogged else ""
+            self._logged.append(now)
+            self._unlogged = 0
+        logger.warning("a connection from %s was closed: %s%s", host, why, more)
 
 
 class Reminder:

@@ -19,7 +19,7 @@ from quire.executor.joining import own_join
 from quire.executor.placement import Report
 from quire.frontend.far.lent import Hello, hello_of
 from quire.frontend.far.lines import Clock, Lines, stand
-from quire.parallel.handshake import Arrival, Doorman
+from quire.parallel.handshake import Doorman
 from quire.ray.cluster import POLL, RayCluster, Waiting
 from quire.ray.far_core import Asked, lend_core
 from quire.system.frames import FrameSocket
@@ -79,7 +79,7 @@ class Placed:
             near.receive(wait=False)
             waiting.look()
             arrival = self._doorman.next(POLL)
-            if isinstance(arrival, Arrival):
+            if arrival is not None:
                 hello = hello_of(arrival.frame)
                 arrival.connection.settimeout(None)
                 found[hello.config is not None] = arrival.connection, hello

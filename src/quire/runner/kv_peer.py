@@ -100,9 +100,7 @@ class BlockServer:
     def _accept(self) -> None:
         while not self._closed:
             arrival = self._doorman.next(0.2)
-            if isinstance(arrival, HandshakeError):
-                logger.warning("%s", arrival)
-            elif arrival is not None:
+            if arrival is not None:
                 threading.Thread(target=self._serve, args=[arrival], daemon=True).start()
 
     def _serve(self, arrival: Arrival) -> None:

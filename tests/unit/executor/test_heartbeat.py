@@ -11,6 +11,7 @@ import pytest
 
 from quire.core.errors import EngineDeadError
 from quire.executor.choice import make_executor
+from quire.executor.joining import wait_for_reply
 from quire.parallel import heartbeat
 from tests.proxy import Proxy
 from tests.unit.executor.test_multiproc import tokens_of
@@ -93,3 +94,29 @@ def test_something_else_ends_the_wait(pair: tuple[socket.socket, socket.socket])
         two.shutdown(socket.SHUT_RDWR)
         loss = heartbeat.wait_for_loss({write: "node 1"}, others={one.fileno(): "node 2"})
         assert loss == ("node 2", "has ended")
+
+
+def test_a_goodbye_is_heard_among_beats_and_by_who_waits_for_a_reply(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who says it waits for the other end, but not for ever."""
+    monkeypatch.setattr(heartbeat, "GOODBYE_SECONDS", 0.05)
+    one, two = pair
+    heartbeat.check_peer(one)
+    two.send(b"\0\0")
+    heartbeat.say_goodbye([two])
+    with pytest.raises(heartbeat.GoodbyeError):
+        heartbeat.check_peer(one)
+    with pytest.raises(ConnectionError, match="was closed"):
+        heartbeat.check_peer(one)  # it was read
+    for before in (b"", b"\0\0"):
+        near, far = socket.socketpair()
+        with near, far:
+            far.send(before)
+            heartbeat.say_goodbye([far])
+            if before:
+                loss = heartbeat.wait_for_loss({near: "node 0"})
+                assert (*loss, loss.is_final) == ("node 0", "was stopped", True)
+            else:
+                with pytest.raises(heartbeat.GoodbyeError):
+                    wait_for_reply(near, SECONDS)

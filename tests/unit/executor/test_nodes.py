@@ -19,12 +19,13 @@ import quire
 from quire.core.batch import Hops
 from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
-from quire.executor import cluster, joining, node
+from quire.executor import cluster, joining
 from quire.executor.choice import make_executor
 from quire.executor.node import Machine, lend_workers
 from quire.executor.uniproc import UniprocExecutor
 from quire.parallel import handshake
 from quire.parallel.handshake import Arrival, Doorman, dial
+from quire.parallel.heartbeat import say_goodbye
 from quire.parallel.stage import FarLink, RowShape, StageFailedError
 from tests.certificate import write_pem
 from tests.ports import free_port
@@ -89,8 +90,9 @@ def wait_until(what: Callable[[], bool], seconds: float = SECONDS) -> None:
 def test_two_machines_give_the_tokens_of_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *, encrypts: bool
 ) -> None:
-    """Also of a second core, after a worker of the other machine was killed between two steps. A
-    prompt crosses the network in clear, unless it is encrypted."""
+    """Also of a second core, after a worker of the other machine was killed between two steps. That
+    machine then waits for a third, unless node 0 says goodbye. A prompt crosses the network in
+    clear, unless it is encrypted."""
     if encrypts:
         monkeypatch.setenv("QUIRE_CLUSTER_TLS", write_pem(tmp_path / "cluster.pem"))
     tokens, whole, prompt = expected(), nodes_config(), [*range(20, 36)]
@@ -118,11 +120,17 @@ def test_two_machines_give_the_tokens_of_one(
         else:
             executor.execute(prompt_step(prompt))
             monkeypatch.setattr("quire.executor.node.JOIN_SECONDS", 0.2)
+            if encrypts:
+                executor.retire()
         executor.shutdown()
         wait_until(lambda worker=worker: not worker.is_running() or worker.status() == "zombie")
     lender.join(SECONDS)
-    assert isinstance(lender.error, EngineDeadError)
-    assert "node 0 at 127.0.0.1" in str(lender.error)
+    assert not lender.is_alive()
+    if encrypts:
+        assert lender.error is None
+    else:
+        assert isinstance(lender.error, EngineDeadError)
+        assert "node 0 at 127.0.0.1" in str(lender.error)
     proxy.close()
     assert (bytes(prompt) in b"".join(proxy.passed)) is not encrypts
 
@@ -277,14 +285,33 @@ def test_a_machine_logs_that_it_waits_for_the_others(
     with near, far, pytest.raises(OSError, match="timed out"):
         joining.wait_for_reply(near, 0.3)
     assert "waiting for node 0, which waits for other machines" in caplog.text
-    near, far = socket.socketpair()
-    far.close()
-    with near, pytest.raises(ConnectionError, match="was closed"):
-        node._check(near)
+
+
+def test_a_machine_that_waits_for_others_hears_that_node_0_is_stopped() -> None:
+    whole = nodes_config(3)
+    found = cluster._Gathering(whole, whole.cluster, KEY.encode())
+
+    def wait() -> None:
+        with suppress(EngineDeadError):
+            found.joins()
+
+    waits = threading.Thread(target=wait, daemon=True)
+    waits.start()
+    lender = Lender(whole)
+    wait_until(lambda: found.connections != {})
+    say_goodbye(found.connections.values())
+    lender.join(SECONDS)
+    assert (lender.is_alive(), lender.error) == (False, None)
+    found._deadline = 0.0
+    waits.join(SECONDS)
+    found.close()
+    for connection in found.connections.values():
+        connection.close()
 
 
 def test_a_machine_listens_only_until_the_next_one_has_come() -> None:
-    """If node 0 ends meanwhile, it does not wait for the next one any longer."""
+    """If node 0 ends meanwhile, it does not wait for the next one any longer. After a goodbye it
+    does not join again."""
     whole = nodes_config(3)
     with suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
         whole = dataclasses.replace(
@@ -293,9 +320,13 @@ def test_a_machine_listens_only_until_the_next_one_has_come() -> None:
     node_0 = Doorman(whole.cluster.master_addr, whole.cluster.master_port, KEY.encode())
     behind = whole.cluster.master_addr, whole.cluster.master_port + 1
     before = {rank.pid for rank in ranks()}
+    joins_again: list[bool] = []
+
+    def lend() -> None:
+        joins_again.append(Machine(whole, 1, KEY.encode()).lend())
 
     def lent() -> tuple[threading.Thread, list[socket.socket]]:
-        machine = threading.Thread(target=Machine(whole, 1, KEY.encode()).lend, daemon=True)
+        machine = threading.Thread(target=lend, daemon=True)
         machine.start()
         ends = []
         for kind in (joining.Join, joining.Attach, joining.Attach):
@@ -317,15 +348,20 @@ def test_a_machine_listens_only_until_the_next_one_has_come() -> None:
     machine.join(SECONDS)
     assert not machine.is_alive()
     assert {rank.pid for rank in ranks()} <= before
+    machine, stopped = lent()
+    say_goodbye(stopped[:1])
+    machine.join(SECONDS)
+    assert joins_again == [True, False]
     machine, again = lent()
     attach = joining.encode(joining.Attach("attempt", 2, rows=True))
     with dial(behind, KEY.encode(), attach, time.monotonic() + SECONDS):
         wait_until(lambda: {rank.pid for rank in ranks()} - before != set())
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(behind)
-        for end in (*ends, *again):
+        for end in (*ends, *stopped, *again):
             end.close()
         machine.join(SECONDS)
+    assert joins_again == [True, False, True]
     node_0.close()
 
 

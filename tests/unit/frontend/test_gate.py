@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -12,10 +15,10 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.executor.joining import Attach, Join, encode, own_join, wait_for_reply
-from quire.frontend.far.gate import NEXT, POLL, Gate, Handed, end_of
+from quire.frontend.far.gate import NEXT, POLL, TAKEN, Gate, Handed, end_of
 from quire.parallel import handshake
 from quire.parallel.handshake import dial
-from quire.parallel.heartbeat import has_ended
+from quire.parallel.heartbeat import GoodbyeError, has_ended
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
@@ -23,6 +26,14 @@ from tests.e2e.serving import until
 from tests.unit.executor.test_nodes import KEY
 
 SECONDS = 30.0
+STUCK = """
+import socket, sys, time
+end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+end.connect(sys.argv[1])
+end.send(sys.argv[2].encode())
+time.sleep(60)
+"""
+"""A process that stands for a replica, and never reads."""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +62,7 @@ def taken(end: socket.socket) -> Handed:
     data, found, _, _ = socket.recv_fds(end, 2**20, 1)
     for descriptor in found:
         os.close(descriptor)
+    end.send(TAKEN)
     return msgspec.msgpack.decode(data, type=Handed)
 
 
@@ -106,6 +118,32 @@ def test_missing_replicas_are_named_after_the_deadline(
             assert "No machine has offered replica 1, 3 at 127.0.0.1:" in taken(one).failure
     finally:
         gate.close()
+
+
+def test_a_standing_process_that_reads_nothing_is_killed_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, join: Join
+) -> None:
+    """It counts as none that a machine has joined."""
+    monkeypatch.setenv("QUIRE_CLUSTER_KEY", KEY)
+    gate = Gate(("127.0.0.1", 0), range(1, 3), seconds=1.0)
+    path = gate.connect(2)._command[-3]
+    command = [sys.executable, "-S", "-c", STUCK, path, "2"]
+    with subprocess.Popen(command) as stuck, offers(gate, join):
+        assert stuck.wait(SECONDS) == -signal.SIGKILL
+    gate.close()
+    assert "stands for replica 2 reads nothing" in caplog.text
+
+
+def test_machines_hear_that_the_front_end_is_stopped(gate: Gate, join: Join) -> None:
+    """One whose core runs, and one that waits for its standing process."""
+    with stands(gate, 2) as end, offers(gate, join) as joined:
+        taken(end)
+        with offers(gate, msgspec.structs.replace(join, node=3)) as waits:
+            until(lambda: 3 in gate._held)
+            gate.close()
+            for machine in (joined, waits):
+                with pytest.raises(GoodbyeError):
+                    wait_for_reply(machine, SECONDS)
 
 
 def test_the_log_says_once_what_is_missing(

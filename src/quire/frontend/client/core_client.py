@@ -165,7 +165,7 @@ class ProcessClient:
 
     async def end(self) -> None:
         """See `CoreClient`."""
-        for seconds in self._stop():
+        for seconds in self._stop(is_final=False):
             await asyncio.to_thread(self._wait_for_end, seconds)
         self.shutdown()
 
@@ -253,19 +253,23 @@ class ProcessClient:
             self.suspects.on_stuck()
         self._die(error)
 
-    def _stop(self) -> Iterator[float]:
-        """Stop the process by ever stronger means; yield the longest wait after each of them."""
+    def _stop(self, *, is_final: bool = True) -> Iterator[float]:
+        """Stop the process by ever stronger means; yield the longest wait after each of them.
+
+        SIGTERM is final, too.
+        """
         if self._core is None:
             return
         process = self._core.popen
         if self._listens:
             with contextlib.suppress(EngineDeadError):
-                self.send(Shutdown())
-            yield min(STEP_SECONDS, self.patience)
+                self.send(Shutdown(is_final))
+            yield min(STEP_SECONDS, self.patience) if is_final else self.patience
         else:  # a core that loads, or computes a step, does not read its socket
             yield 0.0
-        process.terminate()
-        yield self.patience
+        if is_final:
+            process.terminate()
+            yield self.patience
         if process.poll() is None:
             logger.warning("the engine core did not stop in %.1f s; killed", self.patience)
             process.kill()

@@ -272,13 +272,14 @@ class Fleet:
 
     def shutdown(self) -> None:
         """Stop all cores for good, at the same time. Harmless when repeated."""
+        if self._gate is not None:  # it says goodbye before cores seem to be lost
+            self._gate.close()
         stop_together([self._standby.client, *(replica.client for replica in self.replicas)])
         self._standby.shutdown()
         for replica in self.replicas:
             replica.shutdown()
-        for held in (self._gate, self._memory):
-            if held is not None:
-                held.close()
+        if self._memory is not None:
+            self._memory.close()
 
     def _forget_all(self) -> None:
         if self._routes is not None:

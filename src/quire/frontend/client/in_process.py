@@ -82,13 +82,16 @@ class InProcessClient:
         self.shutdown()
 
     async def end(self) -> None:
-        self.shutdown()
+        self._free()
         return_memory()
 
     def shutdown(self) -> None:
         """Free the model and the KV cache. Harmless when repeated."""
+        self._free(is_final=True)
+
+    def _free(self, *, is_final: bool = False) -> None:
         if self._core is not None:
-            self._core.shutdown()
+            self._core.shutdown(is_final=is_final)
             self._core = None
         if self._executor is not None:  # it was never started
             self._executor.shutdown()

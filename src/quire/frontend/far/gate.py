@@ -10,7 +10,10 @@ which this thread hands the connections over a Unix socket; the process compares
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -36,7 +39,7 @@ from quire.parallel.handshake import (
     reachable,
     send_frame,
 )
-from quire.parallel.heartbeat import has_ended
+from quire.parallel.heartbeat import has_ended, say_goodbye
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +47,8 @@ POLL = 0.1
 COMMAND = (sys.executable, "-m", "quire.frontend.far.stand")
 NEXT = b"next"
 """What a standing process sends when the machine that it was given will not do."""
+TAKEN = b"taken"
+"""What it sends when it has read a connection."""
 MOST_BYTES = 2**17
 """Length of the longest message to a standing process."""
 
@@ -66,12 +71,29 @@ class _Standing:
 
     Attributes:
         machine: what it was given; None while it waits for one.
+        beats: a copy of that machine's connection, for a goodbye.
+        has_taken: whether the process has read something.
     """
 
     def __init__(self, end: socket.socket, rank: int) -> None:
         self.end, self.rank = end, rank
         self.machine: Join | None = None
         self.host = ""
+        self.beats: socket.socket | None = None
+        self.has_taken = False
+
+    def join(self, machine: Join, arrival: Arrival) -> None:
+        """Hand over a machine's first connection."""
+        self.machine, self.host = machine, arrival.host
+        self.beats = arrival.connection.dup()
+        self.give(arrival)
+
+    def part(self) -> None:
+        """Forget the machine, which must see that the process has closed its connection."""
+        self.machine = None
+        if self.beats is not None:
+            self.beats.close()
+            self.beats = None
 
     def give(self, arrival: Arrival) -> None:
         """Hand over a connection."""
@@ -81,20 +103,29 @@ class _Standing:
             socket.send_fds(self.end, [frame], [connection.fileno()])
 
     def fail(self, why: str) -> None:
-        with suppress(OSError):
-            self.end.send(msgspec.msgpack.encode(Handed(b"", "", why)))
+        """Have the process end; one that reads nothing is killed."""
+        if self.machine is None:
+            with suppress(OSError):
+                self.end.send(msgspec.msgpack.encode(Handed(b"", "", why)))
+            return
+        logger.error("The process that stands for replica %d reads nothing; killed.", self.rank)
+        size = struct.calcsize("iII")
+        peer = self.end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        with suppress(ProcessLookupError):
+            os.kill(struct.unpack("iII", peer)[0], signal.SIGKILL)
 
     def lives(self) -> bool:
-        """Return whether the process is there; notice that it wants another machine."""
+        """Return whether the process is there; notice what it says."""
         try:
-            said = self.end.recv(64, socket.MSG_DONTWAIT)
+            while said := self.end.recv(64, socket.MSG_DONTWAIT):
+                if said == NEXT:
+                    self.part()
+                self.has_taken = True
         except BlockingIOError:
             return True
         except OSError:
-            return False
-        if said == NEXT:
-            self.machine = None
-        return bool(said)
+            pass
+        return False
 
 
 class Gate:
@@ -148,14 +179,18 @@ class Gate:
         return NoStandby(lambda: self.connect(rank))
 
     def close(self) -> None:
-        """Stop listening. Harmless when repeated."""
+        """Stop listening, after a goodbye to all machines. Harmless when repeated."""
         self._closing = True
         self._thread.join()
         self._doorman.close()
         self._inside.close()
-        for _, arrival in self._held.values():
-            arrival.connection.close()
-        for standing in self._standing.values():
+        every = [*self._standing.values()]
+        held = [arrival.connection for _, arrival in self._held.values()]
+        say_goodbye([*held, *(one.beats for one in every if one.beats is not None)])
+        for connection in held:
+            connection.close()
+        for standing in every:
+            standing.part()
             standing.end.close()
         self._held, self._standing = {}, {}
         rmtree(self._folder, ignore_errors=True)
@@ -170,9 +205,7 @@ class Gate:
         while not self._closing:
             arrival = self._doorman.next(POLL)
             self._look()
-            if isinstance(arrival, HandshakeError):
-                logger.warning("%s", arrival)
-            elif arrival is not None and (why := self._take(arrival)) is not None:
+            if arrival is not None and (why := self._take(arrival)) is not None:
                 refuse(arrival.connection, arrival.host, why)
             self._give()
 
@@ -180,8 +213,11 @@ class Gate:
         """Take new standing processes, and drop those that have ended."""
         for rank, standing in [*self._standing.items()]:
             if not standing.lives():
+                standing.part()
                 standing.end.close()
                 del self._standing[rank]
+            elif standing.has_taken:
+                self._new.discard(rank)
         with suppress(BlockingIOError):
             while True:
                 end, _ = self._inside.accept()
@@ -190,6 +226,7 @@ class Gate:
                     rank = int(end.recv(16))
                     end.setblocking(False)  # nobody may stop this thread
                     if (earlier := self._standing.get(rank)) is not None:
+                        earlier.part()
                         earlier.end.close()
                     self._standing[rank] = _Standing(end, rank)
         missing = sorted(rank for rank, one in self._standing.items() if one.machine is None)
@@ -197,10 +234,10 @@ class Gate:
             self._said = missing
             if missing:
                 logger.warning("waiting at %s for replicas %s", self._place, _numbers(missing))
-        new = [rank for rank in missing if rank in self._new]
-        if new and time.monotonic() > self._end:
+        if self._new and time.monotonic() > self._end:
+            new = [rank for rank in missing if rank in self._new]
             why = f"No machine has offered replica {_numbers(new)} at {self._place} within "
-            for rank in new:
+            for rank in self._new & set(self._standing):
                 self._standing[rank].fail(f"{why}{self._seconds:.0f} s.")
 
     def _take(self, arrival: Arrival) -> str | None:
@@ -250,10 +287,8 @@ class Gate:
                 if has_ended(arrival.connection):
                     arrival.connection.close()
                     continue
-                standing.machine, standing.host = join, arrival.host
-                self._new.discard(rank)
                 logger.info("replica %d has joined from %s", rank, arrival.host)
-                standing.give(arrival)
+                standing.join(join, arrival)
 
 
 def refuse(connection: socket.socket, host: str, why: str) -> None:

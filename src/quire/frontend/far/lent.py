@@ -23,7 +23,7 @@ from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.executor.joining import LOCAL
 from quire.frontend.client.core_client import STACKS_SECONDS, STACKS_SIGNAL
-from quire.parallel.heartbeat import wait_for_loss
+from quire.parallel.heartbeat import GoodbyeError, wait_for_loss
 from quire.system.parent import end_with
 
 
@@ -61,6 +61,9 @@ def run_core(
 ) -> str:
     """Run a core that is connected to its front end; return why it ended, as the end of a sentence.
 
+    Raises:
+        GoodbyeError: the front end was stopped on purpose.
+
     Args:
         line: the core's connection; is closed here.
         beats: connection on which both machines send heartbeats.
@@ -93,6 +96,11 @@ def _watched(process: subprocess.Popen[bytes], beats: socket.socket) -> str:
         os.close(ended)
     if process.poll() is not None:
         return f"has ended with status {process.returncode}"
+    if loss.is_final:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STACKS_SECONDS)
+        raise GoodbyeError("it was stopped")
     for number in (0, STACKS_SIGNAL, signal.SIGKILL):  # it mostly ends by itself, or may be stuck
         process.send_signal(number)
         with suppress(subprocess.TimeoutExpired):

@@ -1,6 +1,7 @@
 """A machine that lends its engine cores to a front end on another one, again and again.
 
-When a core ends, or the connection to the front end does, the machine offers another one.
+When a core ends, or the connection to the front end does, the machine offers another one, unless
+the front end has said goodbye.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from quire.executor.node import dial_node
 from quire.frontend.client.replica_configs import replica_configs
 from quire.frontend.far.lent import Hello, lent_config, run_core
 from quire.parallel.handshake import HandshakeError, at, reachable, send_frame
+from quire.parallel.heartbeat import GoodbyeError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
@@ -33,7 +35,7 @@ _ADDRESS, _RANK = "--data-parallel-address", "--data-parallel-start-rank"
 
 
 def lend_cores(args: EngineArgs) -> None:
-    """Lend this machine's replicas, `args.replicas`; returns only with an error.
+    """Lend this machine's replicas, `args.replicas`, until the front end is stopped.
 
     Raises:
         ConfigError: the front end refuses this machine, or has another key.
@@ -48,14 +50,16 @@ def lend_cores(args: EngineArgs) -> None:
     numbers = ", ".join(map(str, args.replicas))
     logger.info("offering replicas %s to the front end at %s", numbers, place)
     configs = replica_configs(resolved.config, args.replicas)
-    errors: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     with TemporaryDirectory(prefix="quire-", ignore_cleanup_errors=True) as folder:
         for rank, config in zip(args.replicas, configs, strict=True):
             join = own_join(config, rank, args.data_parallel_size)
             lent = Lent(where, key, join, config, Path(folder))
             name = f"replica-{rank}"
-            threading.Thread(target=lent.run, args=(errors,), name=name, daemon=True).start()
-        raise errors.get()
+            threading.Thread(target=lent.run, args=(ends,), name=name, daemon=True).start()
+        for _ in configs:
+            if (error := ends.get()) is not None:
+                raise error
 
 
 class Lent:
@@ -76,15 +80,18 @@ class Lent:
         self._folder = folder
         self._name = f"the front end at {at(where)}"
 
-    def run(self, errors: queue.SimpleQueue[BaseException]) -> None:
-        """Lend cores, one after the other, until one cannot be."""
+    def run(self, ends: queue.SimpleQueue[BaseException | None]) -> None:
+        """Lend cores, one after the other, until one cannot be, or the front end is stopped."""
         try:
             while True:
                 self._lend()
                 time.sleep(AGAIN_SECONDS)
                 logger.info("offering replica %d again", self._rank)
+        except GoodbyeError:
+            logger.info("%s was stopped, and so is replica %d", self._name, self._rank)
+            ends.put(None)
         except BaseException as error:
-            errors.put(error)
+            ends.put(error)
 
     def _lend(self) -> None:
         """Lend one core until it ends or its front end does."""
@@ -100,6 +107,8 @@ class Lent:
                 logger.info("replica %d runs for %s", self._rank, self._name)
                 why = run_core(line, beats, self._config.cpus, str(self._folder))
             logger.warning("the core of replica %d %s", self._rank, why)
+        except GoodbyeError:
+            raise
         except (OSError, HandshakeError) as error:
             logger.warning("%s has ended: %s", self._name, error)
         finally:

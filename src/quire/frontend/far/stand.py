@@ -19,7 +19,7 @@ import msgspec
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
 from quire.executor.joining import Attach, Join, Welcome, difference, encode, offer_of, own_join
-from quire.frontend.far.gate import MOST_BYTES, NEXT, Handed, end_of, refuse
+from quire.frontend.far.gate import MOST_BYTES, NEXT, TAKEN, Handed, end_of, refuse
 from quire.frontend.far.lent import hello_of
 from quire.frontend.far.lines import Clock, Lines, stand
 from quire.parallel.handshake import GREET_SECONDS, HandshakeError, receive_frame, send_frame
@@ -107,6 +107,7 @@ class Offered:
                 fix="Start `quire serve --headless` there with the same flags, "
                 "--data-parallel-start-rank and --data-parallel-address; check firewalls.",
             )
+        self._gate.send(TAKEN)
         self.name = handed.host
         return handed.frame, socket.socket(fileno=descriptors[0])
 
