@@ -66,6 +66,8 @@ class MultiprocExecutor(UniprocExecutor):
             self.facts = self._summed(self._team.wait_until_loaded())
         except BaseException as error:
             failure = self._team.failure()
+            if failure is None and isinstance(error, EOFError | ConnectionError):
+                failure = lost()  # a link between stages has ended
             self.shutdown()
             if failure is not None:  # the cause of worker 0's error
                 raise failure from error
