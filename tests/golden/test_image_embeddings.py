@@ -39,11 +39,15 @@ _TEXT = _SHAPE | {
 _VISION = _SHAPE | {"patch_size": 8, "image_size": 32}
 CONFIGS: dict[str, dict[str, Any]] = {
     "CLIP": {"text_config": _TEXT, "vision_config": _VISION, "projection_dim": 24},
-    "Siglip": {"text_config": _TEXT | {"projection_size": 32}, "vision_config": _VISION},
+    # No patch reads the last lines, as in siglip-so400m-patch14-384.
+    "Siglip": {
+        "text_config": _TEXT | {"projection_size": 32},
+        "vision_config": _VISION | {"image_size": 37},
+    },
 }
 PROCESSORS: dict[str, dict[str, Any]] = {
     "CLIP": {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
-    "Siglip": {"size": {"height": 32, "width": 32}},
+    "Siglip": {"size": {"height": 37, "width": 37}},
 }
 
 

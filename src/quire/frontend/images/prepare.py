@@ -201,8 +201,10 @@ def _cropped(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
 
 
 def _square(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
-    """Gemma 3 and PaliGemma: resize to a square, whatever the aspect."""
-    return [image.resize((config.crop, config.crop), config.resample)], (0, 0)
+    """Gemma 3, PaliGemma and SigLIP: resize to a square, whatever the aspect."""
+    image = image.resize((config.crop, config.crop), config.resample)
+    side = config.crop // vision.patch_size * vision.patch_size  # no patch reads the rest
+    return [image if side == config.crop else image.crop((0, 0, side, side))], (0, 0)
 
 
 def _panned(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
