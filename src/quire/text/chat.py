@@ -219,8 +219,8 @@ def _prepare(message: dict[str, Any], guard: Guard, index: int, listed: bool) ->
                 fix="Use a model that reads images, or its own template.",
                 param="messages",
             )
-        if not images:
-            message = {**message, "content": _flatten(content, index)}
+        parts = [{"type": "text", "text": p} if isinstance(p, str) else p for p in content]
+        message = {**message, "content": parts if images else _flatten(content, index)}
     return {key: value if key == "role" else guard.protect(value) for key, value in message.items()}
 
 

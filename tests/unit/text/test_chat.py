@@ -211,6 +211,13 @@ def test_content_in_parts() -> None:
     tokenizer = byte_tokenizer(chat_template="{{ messages[0].content }}")
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert render_chat(tokenizer, [{"role": "user", "content": parts}]).text == "a\nb"
+    places = (
+        "{% for m in messages %}{% for p in m.content %}"
+        "{{ '<image>' if p.type == 'image' else p.text }}{% endfor %}{% endfor %}"
+    )
+    both: Any = {"role": "user", "content": ["a", {"type": "image"}]}
+    found = render_chat(tokenizer, [both], chat_template=places).text
+    assert found == "a<image>", "a text without a type stays"
     image = [{"type": "image_url", "image_url": {"url": "http://x"}}]
     with pytest.raises(InvalidRequestError, match="a part that is not text"):
         render_chat(tokenizer, [{"role": "user", "content": image}])
