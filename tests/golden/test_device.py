@@ -29,7 +29,7 @@ ARCHITECTURES = [
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
     "glm4-moe", "ernie4_5-moe", "granitemoe", "gpt-oss", "llama4", "phimoe",
-    "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet",
+    "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet", "arcee", "cohere", "glm",
 ]  # fmt: skip
 LIMITS = {"max_model_len": 128, "num_gpu_blocks_override": 40, "num_threads": 1}
 PROMPTS = [list(range(3, 3 + n)) for n in (5, 40, 17)]

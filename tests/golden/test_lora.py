@@ -36,9 +36,11 @@ TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
     "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
     "opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
-    "glm4": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
+    "glm": [*ATTENTION, "gate_up_proj", "down_proj"],
+    "glm4": [*ATTENTION, "gate_up_proj", "down_proj"],
     "granite4": ["q_proj", "k_proj", "v_proj", "o_proj", "input_linear", "output_linear"],
-    "nemotron": ["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"],
+    "arcee": [*ATTENTION, "up_proj", "down_proj"],
+    "nemotron": [*ATTENTION, "up_proj", "down_proj"],
     "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
     **dict.fromkeys(MOE, ATTENTION),
     "deepseek-v2": ["q_proj", *LATENT[2:]],
@@ -122,7 +124,7 @@ MODELS = [
     "olmo2", "starcoder2", "stablelm", *MOE,
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
-    "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet",
+    "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet", "arcee", "cohere", "glm",
 ]  # fmt: skip
 
 

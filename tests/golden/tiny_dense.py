@@ -217,6 +217,7 @@ DENSE_MODELS: dict[str, TinyModel] = {
     ),
     # Null would be GLM-4's own end tokens, which are beyond this vocabulary.
     "glm4": TinyModel("glm4", {"head_dim": 16, "eos_token_id": 0}),
+    "glm": TinyModel("glm", {"head_dim": 16, "eos_token_id": 0}),
     "exaone4": TinyModel(
         "exaone4",
         {"sliding_window": 20, "layer_types": ["sliding_attention", "full_attention"]},
@@ -224,6 +225,7 @@ DENSE_MODELS: dict[str, TinyModel] = {
     "exaone4-full": TinyModel(
         "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}
     ),
+    "cohere": TinyModel("cohere", {"num_key_value_heads": 2, "logit_scale": 0.7}),
     "cohere2": TinyModel(
         "cohere2", {"num_hidden_layers": 4, "sliding_window": 20, "logit_scale": 0.7}
     ),
@@ -247,6 +249,7 @@ DENSE_MODELS: dict[str, TinyModel] = {
         },
     ),
     "nemotron": TinyModel("nemotron", {"num_key_value_heads": 2}),
+    "arcee": TinyModel("arcee", {"num_key_value_heads": 2}),
     "phi4-mini": TinyModel(
         "phi3",
         {

@@ -91,6 +91,9 @@ DENSE: dict[str, Architecture] = {
     "glm4": Architecture(
         "Glm4", GATED | SMALL_PAD | {"attention_bias": FLAG, "eos_token_id": (2, [2, 3])}
     ),
+    "glm": Architecture(
+        "Glm", GATED | SMALL_PAD | {"attention_bias": FLAG, "eos_token_id": (2, [2, 3])}
+    ),
     "exaone4": Architecture(
         "Exaone4",
         GATED
@@ -113,6 +116,16 @@ DENSE: dict[str, Architecture] = {
         },
         tasks=("generate",),
     ),
+    "cohere": Architecture(
+        "Cohere",
+        {k: v for k, v in GATED.items() if k != "rms_norm_eps"}
+        | {
+            "layer_norm_eps": EPS,
+            "attention_bias": FLAG,
+            "logit_scale": (0.0625, 1.3, ABSENT),
+        },
+        tasks=("generate",),
+    ),
     "hunyuan_v1_dense": Architecture(
         "HunYuanDenseV1", GATED | {"attention_bias": FLAG, "head_dim": (8, 16, 24, 40)}
     ),
@@ -122,6 +135,15 @@ DENSE: dict[str, Architecture] = {
         {k: v for k, v in GATED.items() if k != "rms_norm_eps"}
         | {
             "norm_eps": EPS,
+            "hidden_act": ("relu2", "relu", "gelu", ABSENT),
+            "attention_bias": FLAG,
+            "mlp_bias": FLAG,
+        },
+    ),
+    "arcee": Architecture(
+        "Arcee",
+        GATED
+        | {
             "hidden_act": ("relu2", "relu", "gelu", ABSENT),
             "attention_bias": FLAG,
             "mlp_bias": FLAG,

@@ -17,8 +17,10 @@ from quire.models.architectures import llama
 from quire.models.vision.registry import CLASSES, parse_vision, text_config, vision_kind
 
 _DECODERS = {
+    "Arcee": "arcee",
     "Bamba": "bamba",
     "BitNet": "bitnet",
+    "Cohere": "cohere",
     "Cohere2": "cohere2",
     "DeepseekV2": "deepseek_v2",
     "DeepseekV3": "deepseek_v3",
@@ -32,6 +34,7 @@ _DECODERS = {
     "Gemma2": "gemma2",
     "Gemma3": "gemma3_text",
     "Gemma4": "gemma4_text",
+    "Glm": "glm",
     "Glm4": "glm4",
     "Glm4Moe": "glm4_moe",
     "Glm4MoeLite": "glm4_moe_lite",

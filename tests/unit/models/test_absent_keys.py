@@ -94,13 +94,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"sliding_window": 20, "layer_types": _TYPES}
     | _TWO_ROPES,
     "glm4": _WIDE | {"attention_bias": False, "partial_rotary_factor": 1.0},
+    "glm": _WIDE | {"attention_bias": False, "partial_rotary_factor": 1.0},
     "exaone4": _WIDE | {"sliding_window": 20, "sliding_window_pattern": 2, "layer_types": _TYPES},
+    "cohere": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
+    | {"layer_norm_eps": 1e-3, "attention_bias": True, "logit_scale": 0.5},
     "cohere2": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
     | {"layer_norm_eps": 1e-3, "attention_bias": True, "logit_scale": 0.5}
     | {"sliding_window": 20, "sliding_window_pattern": 2, "layer_types": _TYPES},
     "nemotron": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
     | {"norm_eps": 1e-3, "hidden_act": "relu", "attention_bias": True, "mlp_bias": True}
     | {"partial_rotary_factor": 1.0},
+    "arcee": _WIDE | {"hidden_act": "relu", "attention_bias": True, "mlp_bias": True},
     "hunyuan_v1_dense": _WIDE | _BIAS,
     "ministral3": {k: v for k, v in _WIDE.items() if not k.startswith("rope_")}
     | {"sliding_window": 20, "rope_parameters": {"rope_theta": 3e4, "rope_type": "default"}},

@@ -278,8 +278,11 @@ def test_model_type_stands_in_for_architectures() -> None:
     ("config", "message"),
     [
         (LLAMA | {"architectures": ["LlamaForCausaLM"]}, r"family it has LlamaForCausalLM"),
-        (LLAMA | {"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM\..*families bamba"),
-        ({"model_type": "rwkv"}, r"rwkv.*known: bamba, bert, bitnet, clip_text_model, cohere2"),
+        (LLAMA | {"architectures": ["MambaForCausalLM"]}, r"MambaForCausalLM\..*families arcee"),
+        (
+            {"model_type": "rwkv"},
+            r"rwkv.*known: arcee, bamba, bert, bitnet, clip_text_model, cohere",
+        ),
         (LLAMA | {"rope_scaling": {"type": "spiral"}}, r"spiral.*known: default, linear"),
         (LLAMA | {"hidden_act": "gelu"}, r"hidden_act is 'gelu'"),
         (LLAMA | {"hidden_act": "xielu"}, r"hidden_act is 'xielu'; known"),
