@@ -22,9 +22,9 @@ from PIL import Image
 
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageConfig, VisionConfig
-from quire.frontend.images.expand import ImagePrompt, is_embeds, pictured
 from quire.frontend.images.fetch import Media
 from quire.frontend.images.prepare import prepare
+from quire.frontend.images.prompts import ImagePrompt, is_embeds, pictured
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.system.limits import bound
 from tests.fuzz.mutate import TEXTS, mutate_bytes, value

@@ -35,14 +35,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             "audio_config": None,
         },
     ),
-    "ministral3": (
-        "Mistral3",
-        {
-            "text_config": TEXT | {"model_type": "ministral3"},
-            "vision_config": TOWER | {"model_type": "pixtral", "head_dim": 16},
-            "image_token_index": 10,
-        },
-    ),
     "voxtral": (
         "Voxtral",
         {
@@ -56,7 +48,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 PROMPT = [5, 6, 7, 8, 9, 33, 12, 50, 60, 7, 7, 20, 21, 22]
 NEW = 12
-FEW = ("gemma4", "ministral3")
+FEW = ("gemma4",)
 
 
 @pytest.mark.parametrize(

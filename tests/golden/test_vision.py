@@ -90,6 +90,14 @@ class Tiny:
             given["pixel_values"] = torch.from_numpy(np.concatenate(patches))
             given["image_grid_thw"] = torch.tensor(sides)
             given["mm_token_type_ids"] = torch.tensor([[int(token == IMAGE) for token in ids]])
+        elif model.line_ends:
+            lines = [normalized(span, config.mean, config.std) for span in spans]
+            sides = torch.tensor([span.size for span in spans])
+            most = sides.max(dim=0).values.tolist()
+            pixels = torch.zeros(len(lines), 3, *most)
+            for each, line in zip(pixels, lines, strict=True):
+                each[:, : line.shape[1], : line.shape[2]] = line
+            given |= {"pixel_values": pixels, "image_sizes": sides}
         else:
             pixels = torch.cat([squares(span, config.mean, config.std) for span in spans])
             given["pixel_values"] = pixels[None] if model.kind == "idefics3" else pixels
@@ -456,6 +464,7 @@ def test_parts_of_a_long_image_stand_between_texts(tmp_path: Path) -> None:
         "llava",
         "whole",
         "llava_next",
+        "mistral3",
         "qwen2_vl",
         "qwen3_vl",
         "idefics3",
@@ -476,9 +485,8 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str) -> None:
     vision, settings = config.model.vision, config.images
     assert vision is not None
     assert settings is not None
-    name = {"Qwen3VL": "Qwen2VL", "PaliGemma": "Siglip", "InternVL": "GotOcr2"}.get(
-        MODELS[kind][0], MODELS[kind][0]
-    )
+    named = {"Qwen3VL": "Qwen2VL", "PaliGemma": "Siglip", "InternVL": "GotOcr2"}
+    name = (named | {"Mistral3": "Pixtral"}).get(MODELS[kind][0], MODELS[kind][0])
     oracle = getattr(transformers, f"{name}ImageProcessorPil")(**processor, **(changes or {}))
     count = 0
     for label, data in files():

@@ -48,6 +48,10 @@ _TOWER = {
     "patch_size": 8,
     "image_size": 32,
 }
+_PIXTRAL = {
+    "model_type": "pixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "patch_size": 4, "image_size": 40,
+}  # fmt: skip
 _SIZES = [[32, 64], [64, 32], [64, 64], [96, 32]]
 MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gemma3": (
@@ -100,6 +104,27 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32},
             "image_grid_pinpoints": _SIZES,
         },
+    ),
+    "mistral3": (
+        "Mistral3",
+        {
+            "vision_config": _PIXTRAL,
+            "text_config": {"model_type": "mistral", **_TEXT, "rms_norm_eps": 1e-5},
+            "image_token_index": IMAGE,
+            "tie_word_embeddings": False,
+        },
+        {"size": {"longest_edge": 40}, "patch_size": {"height": 8, "width": 8}},
+    ),
+    "pixtral": (
+        "Llava",
+        {
+            "vision_config": _PIXTRAL | {"hidden_act": "silu"},
+            "text_config": {"model_type": "mistral", **_TEXT},
+            "image_token_index": IMAGE,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+        },
+        {"size": {"longest_edge": 40}, "patch_size": {"height": 4, "width": 4}},
     ),
     "paligemma": (
         "PaliGemma",
@@ -224,10 +249,11 @@ def write_vision_model(folder: Path, kind: str) -> Any:
     if kind == "qwen3_vl_moe":
         _transpose_experts(folder / "model.safetensors")
     tokenizer = byte_tokenizer()
-    tokenizer.add_special_tokens([AddedToken(IMAGE_TEXT, special=True)])
+    special = [IMAGE_TEXT] + ["[IMG_BREAK]", "[IMG_END]"] * (kind in ("mistral3", "pixtral"))
+    tokenizer.add_special_tokens([AddedToken(each, special=True) for each in special])
     tokenizer.save(str(folder / "tokenizer.json"))
-    special = {"bos_token": BOS, "eos_token": EOS, "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(special))
+    roles = {"bos_token": BOS, "eos_token": EOS, "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(roles))
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return model
 

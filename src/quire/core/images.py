@@ -21,7 +21,9 @@ VisionKind = Literal[
     "internvl",
     "llava",
     "llava_next",
+    "mistral3",
     "paligemma",
+    "pixtral",
     "qwen2_5_vl",
     "qwen2_vl",
     "qwen3_5",
@@ -45,6 +47,8 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
         tiling: tiles down and across, and the lines and columns of patches that count of these;
             the whole image stands before them in `pixels`. None if there is one tile.
         given: `pixels` are the tower's results, float32 [rows, width].
+        line: tokens of a line of rows with the text that ends it, if one does; the last line has
+            no end. 0: all tokens are rows.
     """
 
     start: int
@@ -56,6 +60,7 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
     whole: tuple[int, int] | None = None
     tiling: tuple[int, int, int, int] | None = None
     given: bool = False
+    line: int = 0
 
     @property
     def end(self) -> int:
@@ -78,6 +83,8 @@ class VisionConfig:
         connector_bias: they have biases.
         merge: patches of a row's side; a row of the text model is merge² patches.
         pooled: a row is the mean of its patches, else they lie side by side.
+        by_channel: their numbers lie side by side channel by channel, not patch by patch.
+        line_ends: a token of text ends each line of rows.
         connector_norm: before the products: an RMSNorm by 1 + weight of each patch, or a LayerNorm
             of each row.
         layer_scale: each sub-layer's result is multiplied by a vector.
@@ -86,9 +93,10 @@ class VisionConfig:
         frames: how often a patch is repeated, where the tower also reads videos.
         image_size: side of the square image of learned positions; 0 without them.
         class_token: a row before the patches, dropped behind the layers.
-        patch_bias, mlp_bias, qkv_bias: these products have biases.
+        patch_bias, mlp_bias, qkv_bias, output_bias: these products have biases.
         embed_norm, final_norm: norms before and behind the layers.
         rope_theta: of the rotation by height and width; 0 without it.
+        alternate: height and width turn by every other frequency each, else both by the same.
         window: side, in pixels, of windows that layers attend in; 0 without them.
         full_layers: layers that attend to the whole image, if there are windows.
         sections: frequencies of the text model's RoPE that turn by time, height and width; () if
@@ -109,7 +117,7 @@ class VisionConfig:
     num_layers: int
     num_heads: int
     patch_size: int
-    activation: Literal["quick_gelu", "gelu", "gelu_tanh", "silu_mul"]
+    activation: Literal["quick_gelu", "gelu", "gelu_tanh", "gelu_mul", "silu_mul"]
     connector: tuple[tuple[int, Literal["none", "gelu"]], ...]
     connector_bias: bool = True
     norm: Literal["rms_norm", "layer_norm"] = "layer_norm"
@@ -118,6 +126,8 @@ class VisionConfig:
     end_token: int = -1
     merge: int = 1
     pooled: bool = False
+    by_channel: bool = False
+    line_ends: bool = False
     connector_norm: Literal["rms", "layer"] | None = None
     layer_scale: bool = False
     boxed: bool = False
@@ -128,9 +138,11 @@ class VisionConfig:
     patch_bias: bool = True
     mlp_bias: bool = True
     qkv_bias: bool = True
+    output_bias: bool = True
     embed_norm: bool = False
     final_norm: bool = True
     rope_theta: float = 0.0
+    alternate: bool = False
     window: int = 0
     full_layers: tuple[int, ...] = ()
     sections: tuple[int, ...] = ()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import InvalidRequestError
-from quire.frontend.images.expand import ImagePrompt
+from quire.frontend.images.prompts import ImagePrompt
 from quire.frontend.input.pooling_input import TextPair
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 

@@ -20,7 +20,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.arrivals import Arrival, Arrivals
 from quire.frontend.each import as_list, one_each
-from quire.frontend.images.expand import pictured, without_images
+from quire.frontend.images.prompts import pictured, without_images
 from quire.frontend.input.params import check_sampling_types, check_summed
 from quire.frontend.input.prompts import Prompt
 from quire.frontend.interrupt import Interrupt, deferred_interrupt

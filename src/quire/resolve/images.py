@@ -30,6 +30,8 @@ _PIXELS = (56 * 56, 28 * 28 * 1280)
 """Qwen2-VL: least and most pixels without settings."""
 _MOST_TILES = 64
 """InternVL: of one image."""
+_LONGEST_SIDE = 2**13
+"""Pixtral: of an image."""
 _PAN_AND_SCAN = {
     "do_pan_and_scan": False,
     "pan_and_scan_min_crop_size": 256,
@@ -50,7 +52,9 @@ _KINDS: dict[VisionKind, tuple[dict[str, Any], tuple[str, ...]]] = {
     "idefics3": (_HALF | {"resample": 1}, ("do_image_splitting", "size")),
     "internvl": (_CLIP | {"resample": 3}, ("crop_to_patches", "min_patches", "max_patches")),
     "llava_next": (_CLIP | {"resample": 3}, ()),
+    "mistral3": (_CLIP | {"resample": 3}, ("size",)),
     "paligemma": (_HALF | {"resample": 3}, ()),
+    "pixtral": (_CLIP | {"resample": 3}, ("size",)),
     "qwen3_5": (_HALF | {"resample": 3, "size": _QWEN_SIZES}, _OF_QWEN),
     "qwen3_vl": (_HALF | {"resample": 3, "size": _QWEN_SIZES}, _OF_QWEN),
     "siglip": (_HALF | {"resample": 3}, ()),
@@ -92,6 +96,8 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         hf.only(settings, name, True, "images in one form")
     hf.only(settings, "rescale_factor", 1 / 255, "channels from 0 to 255")
+    if vision.frames > 1:
+        _check_patches(settings, vision)
     return ImageConfig(
         mean=_channels(settings, "image_mean"),
         std=_channels(settings, "image_std"),
@@ -100,6 +106,18 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
         resample=hf.integer(settings, "resample"),
         **_sizes(settings, vision.kind, vision.image_size),
     )
+
+
+def _check_patches(settings: dict[str, Any], vision: VisionConfig) -> None:
+    """Check that Qwen's processor cuts images as the tower reads them."""
+    read = vision.patch_size, vision.merge, vision.frames
+    names = ("patch_size", "merge_size", "temporal_patch_size")
+    for name, value in zip(names, read, strict=True):
+        if settings.get(name, value) not in (None, value):
+            raise ConfigError(
+                f"preprocessor_config.json: {name} is {settings[name]!r}; the tower reads {value}.",
+                fix="Take both files from one model.",
+            )
 
 
 def _check_step(args: EngineArgs, model: ModelConfig, vision: VisionConfig) -> None:
@@ -138,13 +156,7 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
             )
         if kind == "gemma3":
             return {"crop": image_size, **_pan_and_scan(settings)}
-        if kind != "internvl" or not hf.boolean(settings, "crop_to_patches", default=False):
-            return {"crop": image_size}
-        least = hf.integer(settings, "min_patches", default=1)
-        most = hf.integer(settings, "max_patches", default=12)
-        if not least <= most <= _MOST_TILES:
-            raise wrong_flag("mm_processor_kwargs", f"{least} to {most} tiles, of {_MOST_TILES}.")
-        return {"crop": image_size, "split": most > 1, "tiles": (least, most)}
+        return {"crop": image_size, **(_tiles(settings) if kind == "internvl" else {})}
     if kind == "llava_next":
         sides = {crop.get("height", image_size), size.get("shortest_edge", image_size)}
         if sides != {image_size}:
@@ -166,6 +178,8 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
             )
         edge = 0 if square else hf.integer(size, "shortest_edge", default=image_size)
         return {"shortest_edge": edge, "crop": image_size}
+    if kind in ("mistral3", "pixtral"):
+        return {"longest_edge": _longest_edge(size, image_size)}
     if kind == "idefics3":
         tile = hf.integer(hf.table(settings, "max_image_size"), "longest_edge", default=image_size)
         if tile != image_size:
@@ -183,6 +197,29 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
         if type(value) is not int or not 0 < value <= 2**28:
             raise wrong_flag("mm_processor_kwargs", f"{value!r} is no number of pixels.")
     return {"shortest_edge": least, "longest_edge": most}
+
+
+def _tiles(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return how InternVL's images are cut, if they are."""
+    if not hf.boolean(settings, "crop_to_patches", default=False):
+        return {}
+    least = hf.integer(settings, "min_patches", default=1)
+    most = hf.integer(settings, "max_patches", default=12)
+    if not least <= most <= _MOST_TILES:
+        raise wrong_flag("mm_processor_kwargs", f"{least} to {most} tiles, of {_MOST_TILES}.")
+    return {"split": most > 1, "tiles": (least, most)}
+
+
+def _longest_edge(size: dict[str, Any], image_size: int) -> int:
+    """Return the bound of both sides of Pixtral's images."""
+    bounds = [size[name] for name in _SIDES if name in size] or [image_size]
+    edge = hf.integer(size, "longest_edge", default=bounds[0])
+    if {*bounds} != {bounds[0]} or not 0 < edge <= _LONGEST_SIDE:
+        raise ConfigError(
+            f"preprocessor_config.json: size is {size}; Quire bounds both sides of images of this "
+            f"model by one longest_edge, of at most {_LONGEST_SIDE}."
+        )
+    return edge
 
 
 def _pan_and_scan(settings: dict[str, Any]) -> dict[str, Any]:

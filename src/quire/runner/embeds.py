@@ -162,7 +162,12 @@ class RowGiver:
         for row, source, first, last in places:
             if isinstance(source, ImageSpan):
                 assert self._cache is not None, "the engine reads no images"
-                given.append((row, self._cache.rows(source)[first:last]))
+                rows = self._cache.rows(source)
+                line = source.line or source.rows
+                for begin in range(first // line * line, last, line):  # all but its end
+                    start, end = max(begin, first), min(begin + line - (source.line > 0), last)
+                    if start < end:
+                        given.append((row + start - first, rows[start:end]))
             else:
                 given.append((row, self._scaled(source[first:last])))
         return given

@@ -25,7 +25,8 @@ LLAVA: dict[str, Any] = {"architectures": ["LlavaForConditionalGeneration"]}
         ({}, True),
         (LLAVA, False),
         (LLAVA | {"vision_config": {"model_type": "clip_vision_model"}}, False),
-        (LLAVA | {"vision_config": {"model_type": "pixtral"}}, True),
+        (LLAVA | {"vision_config": {"model_type": "pixtral"}}, False),
+        (LLAVA | {"vision_config": {"model_type": "siglip_vision_model"}}, True),
         ({"architectures": ["MistralForCausalLM"]}, False),
         ({"architectures": ["UnknownForRetrieval"]}, False),
         ({"architectures": "x"}, False),
@@ -71,5 +72,5 @@ def test_names(stored: str, name: str | None) -> None:
 
 def test_a_refusal_does_not_name_the_refused_class_as_known() -> None:
     vision = {"vision_config": {"model_type": "siglip_vision_model"}, "text_config": {}}
-    with pytest.raises(UnsupportedModelError, match="LLaVA only with a CLIP tower"):
+    with pytest.raises(UnsupportedModelError, match="LLaVA only with a tower of CLIP or Pixtral"):
         model_config(LLAVA | vision)

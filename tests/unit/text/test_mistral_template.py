@@ -93,6 +93,25 @@ def test_a_conversation(
     )
 
 
+def test_one_image_stands_before_one_text(tmp_path: Path) -> None:
+    """As mistral-common writes them: it swaps one text and one image, and no others."""
+    mistral = tokenizer(tmp_path, "v11", (*SPECIAL, "[IMG]"))
+    text, image = {"type": "text", "text": "a[IMG]"}, {"type": "image"}
+
+    def rendered(*contents: Any) -> str:
+        messages = [{"role": "user", "content": content} for content in contents]
+        return render_chat(mistral, messages).text.removeprefix("<s>[INST]")
+
+    first = "[IMG]a[IMG][/INST]"
+    assert (
+        rendered([text, image]) == rendered([image, text]) == rendered("a[IMG]", [image]) == first
+    )
+    assert rendered(["b", text, image, image]) == "b\n\na[IMG][IMG][IMG][/INST]"
+    assert rendered([text, image, text]) == "a[IMG][IMG]a[IMG][/INST]"
+    ids = chat_to_token_ids(mistral, [{"role": "user", "content": [text, image]}])
+    assert ids.count(len(SPECIAL)) == 1
+
+
 def test_control_tokens_are_the_templates_alone(tmp_path: Path) -> None:
     mistral = tokenizer(tmp_path, "v13")
     ids = chat_to_token_ids(mistral, [{"role": "user", "content": "a[/INST]"}])

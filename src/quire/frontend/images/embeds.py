@@ -35,6 +35,8 @@ def prepare_embeds(image: Any, config: EngineConfig) -> Prepared:
     vision = config.model.vision
     assert vision is not None, "only models with a tower accept images"
     check_served(PARAM, config)
+    if vision.line_ends:
+        raise _wrong(f"This model takes no {PARAM}: they do not say where lines end.")
     given = image if isinstance(image, Mapping) else {PARAM: image}
     for name in given:
         if name not in (PARAM, GRID):

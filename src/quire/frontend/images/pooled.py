@@ -6,8 +6,8 @@ from typing import Any
 
 from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageSpan, VisionConfig
-from quire.frontend.images.expand import ImagePrompt
 from quire.frontend.images.prepare import Prepared
+from quire.frontend.images.prompts import ImagePrompt
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 
 

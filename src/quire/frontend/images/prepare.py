@@ -245,6 +245,15 @@ def _whole(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return [image.resize((new_width, new_height), config.resample)], (0, 0)
 
 
+def _bounded(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """Pixtral: bound the longer side, and stretch both to whole rows."""
+    unit = vision.patch_size * vision.merge
+    shrink = max(1.0, max(image.size) / config.longest_edge)
+    width, height = (max(1, math.floor(side / shrink)) for side in image.size)
+    size = -(-width // unit) * unit, -(-height // unit) * unit
+    return [image.resize(size, config.resample)], (0, 0)
+
+
 def _split(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Idefics 3: resize the longer edge, cut into square tiles, and add the whole as one more."""
     side = config.crop
@@ -348,7 +357,9 @@ _TILES = {
     "internvl": _canvas,
     "llava": _cropped,
     "llava_next": _anyres,
+    "mistral3": _bounded,
     "paligemma": _square,
+    "pixtral": _bounded,
     "qwen2_5_vl": _whole,
     "qwen2_vl": _whole,
     "qwen3_5": _whole,

@@ -10,10 +10,10 @@ from typing import Any
 from quire.core.config import EngineConfig
 from quire.core.errors import ContextLengthError
 from quire.core.images import IMAGE_PROCESSES, VisionConfig
-from quire.frontend.images.expand import check_count, is_embeds
 from quire.frontend.images.fetch import Media
 from quire.frontend.images.pool import ImagePool
 from quire.frontend.images.prepare import Prepared, timed
+from quire.frontend.images.prompts import check_count, is_embeds
 from quire.frontend.workers.threads import DaemonThreads
 from quire.metrics.times import FrontTimes
 from quire.resolve.arguments import EngineArgs

@@ -16,7 +16,7 @@ from quire.core.options import NO_INPUTS, RequestInputs, RequestOptions
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.frontend.images.expand import check_unpictured
+from quire.frontend.images.prompts import check_unpictured
 from quire.frontend.input.options import check_options, without_surplus
 from quire.frontend.input.params import (
     check_embeds,

@@ -19,9 +19,10 @@ from quire.core.model_config import ModelConfig
 from quire.core.options import NO_OPTIONS, RequestInputs, RequestOptions
 from quire.core.pooling_params import PoolingParams
 from quire.core.sampling_params import SamplingParams
-from quire.frontend.images.expand import ImagePrompt, check_without, expand, with_images
+from quire.frontend.images.expand import expand
 from quire.frontend.images.pooled import check_pooled, span_of
 from quire.frontend.images.prepare import Prepared
+from quire.frontend.images.prompts import ImagePrompt, check_without, with_images
 from quire.frontend.images.reader import ImageReader
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest
 from quire.frontend.input.params import check_sampling_types

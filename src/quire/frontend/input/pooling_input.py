@@ -13,7 +13,7 @@ from quire.core.options import NO_OPTIONS, RequestInputs, RequestOptions
 from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
-from quire.frontend.images.expand import ImagePrompt
+from quire.frontend.images.prompts import ImagePrompt
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest
 from quire.frontend.input.options import check_options
 from quire.frontend.input.pooling_task import check_task

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from quire.core.config import EngineConfig
 from quire.core.errors import InvalidRequestError
 from quire.core.registry import did_you_mean
-from quire.frontend.images.expand import ImagePrompt
+from quire.frontend.images.prompts import ImagePrompt
 from quire.frontend.input.params import check_ids
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 

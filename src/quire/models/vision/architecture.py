@@ -136,6 +136,14 @@ def image_token(config: hf.HFConfig, default: int | None = None) -> int:
     return hf.integer(config, "image_token_index", "image_token_id", default=default)
 
 
+def square(config: hf.HFConfig, name: str, default: int) -> int:
+    """Return the side of a square, which may be given as a pair."""
+    value = config.get(name, default)
+    if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
+        value = value[0]
+    return hf.integer({name: value}, name)
+
+
 def sections(config: hf.HFConfig) -> tuple[int, ...]:
     """Return the frequencies that M-RoPE turns by time, height and width."""
     text = hf.table(config, "text_config") or config

@@ -14,6 +14,7 @@ from quire.models.vision.architecture import (
     VisionArchitecture,
     gelu,
     image_token,
+    square,
 )
 
 
@@ -35,8 +36,8 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         intermediate_size=hf.integer(vision, "intermediate_size", default=4096),
         num_layers=hf.integer(vision, "num_hidden_layers", default=24),
         num_heads=hf.integer(vision, "num_attention_heads", default=16),
-        patch_size=_side(vision, "patch_size", 14),
-        image_size=_side(vision, "image_size", 448),
+        patch_size=square(vision, "patch_size", 14),
+        image_size=square(vision, "image_size", 448),
         activation=gelu(vision, "hidden_act", "gelu"),
         norm="rms_norm" if norm == "rms_norm" else "layer_norm",
         norm_eps=hf.number(vision, "layer_norm_eps", default=1e-6),
@@ -55,14 +56,6 @@ def _projector(config: hf.HFConfig) -> Any:
     """Return the projector's activation."""
     hf.only(config, "projector_hidden_act", "gelu", "the projector of InternVL 3")
     return "gelu"
-
-
-def _side(vision: hf.HFConfig, name: str, default: int) -> int:
-    """Return the side of a square, which may be given as a pair."""
-    value = vision.get(name, default)
-    if isinstance(value, list) and len(value) == 2 and value[0] == value[1]:
-        value = value[0]
-    return hf.integer({name: value}, name)
 
 
 ARCHITECTURE = VisionArchitecture(

@@ -31,7 +31,7 @@ def tower_model(vision: VisionConfig) -> ModelConfig:
         norms=("attn_norm", "mlp_norm", *(name for name, there in optional.items() if there)),
         activation=vision.activation,
         qkv_bias=vision.qkv_bias,
-        output_bias=True,
+        output_bias=vision.output_bias,
         mlp_bias=vision.mlp_bias,
         sliding_window=vision.window or None,
         sliding_layers=windows if vision.window else None,
@@ -119,7 +119,8 @@ def tower_activation_bytes(config: EngineConfig) -> int:
     vision, images = config.model.vision, config.images
     if vision is None or images is None:
         return 0
-    pixels = images.crop**2 if images.crop else images.longest_edge
+    edge = images.longest_edge**2 if vision.line_ends else images.longest_edge
+    pixels = images.crop**2 or edge
     patches = pixels // vision.patch_size**2 + 1
     # A patch and its copies; the residual stream, q, k, v, keys and values in the cache.
     patch = 3 * vision.patch_values + 10 * vision.hidden_size + 3 * vision.intermediate_size

@@ -39,7 +39,7 @@ class Part:
 
 def rows_at_once(vision: VisionConfig, count: int) -> int:
     """Return the rows of an image of `count` patches that a layer computes in a piece."""
-    gated = vision.activation == "silu_mul"
+    gated = vision.activation.endswith("_mul")
     weights = vision.hidden_size * (4 * vision.hidden_size + (2 + gated) * vision.intermediate_size)
     row = 2 * weights + 4 * count * vision.hidden_size
     return max(16, int(PIECE_FLOPS / row) // 16 * 16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from quire.core.images import VisionConfig, VisionKind
 from quire.core.registry import Registry
@@ -16,6 +16,7 @@ CLASSES: dict[str, VisionKind] = {
     "InternVLForConditionalGeneration": "internvl",
     "LlavaForConditionalGeneration": "llava",
     "LlavaNextForConditionalGeneration": "llava_next",
+    "Mistral3ForConditionalGeneration": "mistral3",
     "PaliGemmaForConditionalGeneration": "paligemma",
     "Qwen2VLForConditionalGeneration": "qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
@@ -26,10 +27,10 @@ CLASSES: dict[str, VisionKind] = {
     "SiglipModel": "siglip",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
-_CLIP = "clip_vision_model"
+_CLIP, _PIXTRAL = "clip_vision_model", "pixtral"
 _KINDS = Registry(
     "vision architecture",
-    {kind: f"quire.models.vision.{kind}:ARCHITECTURE" for kind in sorted({*CLASSES.values()})},
+    {kind: f"quire.models.vision.{kind}:ARCHITECTURE" for kind in get_args(VisionKind)},
 )
 
 
@@ -46,9 +47,12 @@ def vision_kind(config: hf.HFConfig) -> VisionKind | None:
     names = (name for name in found if isinstance(name, str))
     kind = next((CLASSES[name] for name in names if name in CLASSES), None)
     tower = config.get("vision_config")
-    if kind in ("llava", "llava_next") and isinstance(tower, dict):  # or on SigLIP, or on Pixtral
-        return kind if tower.get("model_type", _CLIP) == _CLIP else None
-    return kind
+    if kind not in ("llava", "llava_next") or not isinstance(tower, dict):
+        return kind
+    below = tower.get("model_type", _CLIP)
+    if below == _PIXTRAL and kind == "llava":
+        return "pixtral"
+    return kind if below == _CLIP else None
 
 
 def text_config(config: hf.HFConfig, kind: VisionKind | None) -> dict[str, Any]:

@@ -84,10 +84,12 @@ class Tower:
 
         Returns:
             [rows, hidden · (1 + deep layers)] in the model's dtype. Those of each deep layer lie
-            behind the row that the text model begins with.
+            behind the row that the text model begins with. Rows of line ends are 0.
         """
         read = self._read if image.tiling is None else self._read_tiles
         found = yield from read(image, in_pieces)
+        if image.line:
+            found = _with_ends(found, image.line)
         assert len(found) == image.rows, "the image has another number of rows"
         return found
 
@@ -183,6 +185,8 @@ class Tower:
     ) -> Pieces:
         """Return what the products behind the layers make of these rows."""
         ops, vision = self._ops, self.vision
+        if vision.by_channel:
+            rows = rows.reshape(-1, vision.row_patches, vision.hidden_size).swapaxes(1, 2)
         rows = np.ascontiguousarray(rows).reshape(-1, vision.hidden_size * vision.row_patches)
         found = list[HostArray]()
         size = max(1, size // vision.row_patches)
@@ -223,11 +227,21 @@ class Tower:
             return None
         half = self.vision.hidden_size // self.vision.num_heads // 2
         exponents = np.arange(0, half, 2, dtype=np.float32) / np.float32(half)
+        if self.vision.alternate:
+            exponents = np.stack([exponents, exponents + np.float32(1 / half)])
         frequencies = np.float32(1) / np.float32(self.vision.rope_theta) ** exponents
         angles = (grid[:, :, None].astype(np.float32) * frequencies).reshape(len(grid), half)
         wide = angles.astype(np.float64)
         table = np.concatenate([np.cos(wide), np.sin(wide)], axis=1).astype(np.float32)
         return self._ops.array(table)
+
+
+def _with_ends(rows: HostArray, line: int) -> HostArray:
+    """Return lines of rows with a row of zeros between them, so that each has `line` rows."""
+    lines = rows.reshape(-1, line - 1, rows.shape[1])
+    found = np.zeros((len(lines), line, rows.shape[1]), rows.dtype)
+    found[:, :-1] = lines
+    return found.reshape(-1, rows.shape[1])[:-1]
 
 
 def _layer_norm(stem: str, source: ParameterSource, ops: Ops, eps: float) -> LayerNorm:

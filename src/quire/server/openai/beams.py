@@ -14,7 +14,7 @@ from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.core.request import FinishReason
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.frontend.beam_search import BeamSearch, advance_all, one_token
-from quire.frontend.images.expand import ImagePrompt
+from quire.frontend.images.prompts import ImagePrompt
 from quire.frontend.input.params import check_summed
 from quire.frontend.input.served_model import eos_token_ids
 from quire.frontend.output.sequence import SequenceState

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from starlette.requests import Request
 
 from quire.core.outputs import RequestOutput
-from quire.frontend.images.expand import ImagePrompt, pictured
+from quire.frontend.images.prompts import ImagePrompt, pictured
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.errors import invalid
 from quire.server.http.json_text import read_arguments

@@ -11,7 +11,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.frontend.images.expand import ImagePrompt
+from quire.frontend.images.prompts import ImagePrompt
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import invalid, not_supported, renamed

@@ -8,7 +8,8 @@ Mistral's library writes prompts by the file's version:
 | v11 | the last user | [TOOL_CALLS] name [CALL_ID] id [ARGS] JSON | id, [TOOL_CONTENT], text |
 | v13 | the first user | [TOOL_CALLS] name [ARGS] JSON | text, in the order of the calls |
 
-It joins neighbours of one role by an empty line. v3 embeds results as JSON and is not here.
+It joins neighbours of one role by an empty line, and puts one image before one text. v3 embeds
+results as JSON and is not here.
 """
 
 from __future__ import annotations

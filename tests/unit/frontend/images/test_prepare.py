@@ -17,8 +17,9 @@ from quire.core.images import ImageConfig, ImageSpan, VisionConfig
 from quire.core.options import RequestInputs
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
-from quire.frontend.images.expand import ImagePrompt, expand, with_images
+from quire.frontend.images.expand import expand
 from quire.frontend.images.prepare import prepare
+from quire.frontend.images.prompts import ImagePrompt, with_images
 from quire.kv.hashing import BlockHasher
 from quire.runner.images import SequenceImages
 from quire.text.tokenizers.tokenizer import load_tokenizer

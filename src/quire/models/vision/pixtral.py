@@ -1,0 +1,105 @@
+"""LLaVA on Pixtral: patches of any grid, turned by height and width, behind two products."""
+
+from __future__ import annotations
+
+from quire.core.errors import UnsupportedModelError
+from quire.core.images import VisionConfig
+from quire.core.model_config import ModelConfig
+from quire.models import hf
+from quire.models.architecture import WeightNames
+from quire.models.vision.architecture import (
+    CAUSAL_LM,
+    PROJECTED,
+    VisionArchitecture,
+    image_token,
+    square,
+)
+
+EPS = 1e-5
+"""Of all norms, whatever the config says."""
+_GATED = {"silu": "silu_mul", "gelu": "gelu_mul"}
+
+
+def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
+    strategy = {"vision_feature_select_strategy": "default", **config}
+    hf.only(strategy, "vision_feature_select_strategy", "full", "all patches")
+    return pixtral(config, text, token=32000, layer=-2, bias=True, final_norm=False)
+
+
+def pixtral(
+    config: hf.HFConfig, text: ModelConfig, *, token: int, layer: int, bias: bool, final_norm: bool
+) -> VisionConfig:
+    """Return a tower of Pixtral; `token`, `layer` and `bias` are what an absent field means."""
+    vision = hf.table(config, "vision_config")
+    hf.only(config, "projector_hidden_act", "gelu", "the projector of Pixtral")
+    hf.only(vision, "num_channels", 3, "images of three channels")
+    layers = hf.integer(vision, "num_hidden_layers", default=24)
+    feature = config.get("vision_feature_layer", layer)
+    if type(feature) is not int or not -layers <= feature < 0:
+        raise UnsupportedModelError(
+            f"config.json: vision_feature_layer is {feature!r}; Quire reads one layer, counted "
+            "from the end.",
+            param="vision_feature_layer",
+        )
+    activation = vision.get("hidden_act", "gelu")
+    if activation not in _GATED:
+        raise hf.wrong("hidden_act", activation, f"one of {', '.join(_GATED)}")
+    hidden, heads = (
+        hf.integer(vision, name, default=default)
+        for name, default in (("hidden_size", 1024), ("num_attention_heads", 16))
+    )
+    hf.only(vision, "head_dim", hidden // heads, "heads that together are as wide as the tower")
+    rope = hf.table(vision, "rope_parameters")
+    if rope.get("rope_type") != "default":  # as Transformers once wrote it
+        hf.only(rope, "rope_type", "axial", "positions by height and width")
+    theta = hf.number(vision, "rope_theta", default=10_000.0)
+    return VisionConfig(
+        kind="pixtral",
+        image_token=image_token(config, token),
+        hidden_size=hidden,
+        intermediate_size=hf.integer(vision, "intermediate_size", default=4096),
+        num_layers=layers + 1 + feature,
+        num_heads=heads,
+        patch_size=square(vision, "patch_size", 16),
+        activation="silu_mul" if activation == "silu" else "gelu_mul",
+        connector=((text.hidden_size, "gelu"), (text.hidden_size, "none")),
+        connector_bias=hf.boolean(config, "multimodal_projector_bias", default=bias),
+        norm="rms_norm",
+        norm_eps=EPS,
+        patch_bias=False,
+        mlp_bias=False,
+        qkv_bias=False,
+        output_bias=False,
+        embed_norm=True,
+        final_norm=final_norm,
+        rope_theta=hf.number(rope, "rope_theta", default=theta),
+        alternate=True,
+        line_ends=True,
+    )
+
+
+ARCHITECTURE = VisionArchitecture(
+    parse,
+    tower=PROJECTED,
+    names=WeightNames(
+        top={
+            "patch": "vision_tower.patch_conv",
+            "embed_norm": "vision_tower.ln_pre",
+            "connector.0": "multi_modal_projector.linear_1",
+            "connector.1": "multi_modal_projector.linear_2",
+        },
+        layer={
+            "attn_norm": ("attention_norm",),
+            "attn.qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+            "attn.out": ("attention.o_proj",),
+            "mlp_norm": ("ffn_norm",),
+            "mlp.gate_up": ("feed_forward.gate_proj", "feed_forward.up_proj"),
+            "mlp.down": ("feed_forward.down_proj",),
+        },
+        layer_prefix="vision_tower.transformer.layers.{}.",
+        base_prefix="",
+        # Layers behind the one that is read.
+        ignored=r".*\.layers\.\d+\..*",
+    ),
+    text=CAUSAL_LM,
+)
