@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tokenizers import AddedToken, decoders, models, normalizers
 from transformers import AutoTokenizer, GPT2Tokenizer
 
 from quire.core.errors import CheckpointError, InvalidRequestError
+from quire.text.tokenizers.sentencepiece import split_off
 from quire.text.tokenizers.tokenizer import Tokenizer, load_tokenizer
 from tests.unit.text.vocabularies import REAL, byte_tokenizer, real_tokenizer
 
@@ -74,6 +76,31 @@ def test_special_tokens_match_as_written(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.encode("a<s> b") == [*b"_a", 256, *b"_b"]
     assert tokenizer.id_to_token(256) == "<s>"
+
+
+def test_special_tokens_are_added_at_once(tmp_path: Path) -> None:
+    """The library builds its search anew in each call: a thousand calls would take seconds."""
+    backend = byte_tokenizer()._backend
+    backend.add_special_tokens([AddedToken(f"<{i}>", normalized=True) for i in range(20)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    calls: list[str] = []
+
+    def note(frame: object, event: str, function: Any) -> None:
+        if event == "c_call" and function.__name__.startswith("add_"):
+            calls.append(function.__name__)
+
+    sys.setprofile(note)
+    try:
+        ids = load_tokenizer(tmp_path).encode_with_controls("<3>", [(0, 3)])
+        split_off(backend, [(f"[{i}]", 2 + i % 3) for i in range(20)])
+    finally:
+        sys.setprofile(None)
+    assert ids == [259]
+    assert 0 < len(calls) < 10, calls
+    assert backend.encode("<3>[1][2]").ids == [
+        259,
+        *[backend.token_to_id(t) for t in ("[1]", "[2]")],
+    ]
 
 
 def test_vocab_and_merges_equal_transformers(shared_dir: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, normalizers
+from tokenizers import normalizers
 
 from quire.checkpoint.gguf import GGUFFile
 from quire.core.errors import CheckpointError, UnsupportedModelError
@@ -20,6 +20,7 @@ from quire.text.tokenizers.sentencepiece import (
     TextNormalizer,
     Vocabulary,
     sentencepiece_backend,
+    split_off,
 )
 from quire.text.tokenizers.token_bytes import byte_of
 from quire.text.tokenizers.word_splits import SPLITS
@@ -151,20 +152,7 @@ def _bpe(meta: _Metadata, tokens: list[str], types: list[int], kind: str) -> tok
         merges.append((merge[:cut], merge[cut + 1 :]) if cut > 0 else ("", merge))
     vocabulary = {token: id_ for id_, token in enumerate(tokens)}
     backend = bpe_backend(vocabulary, merges, kind, meta.file.path.name)
-    backend.add_special_tokens(
-        [
-            AddedToken(token, normalized=False, special=True)
-            for token, type_ in zip(tokens, types, strict=True)
-            if type_ in (PieceType.CONTROL, PieceType.UNKNOWN)
-        ]
-    )
-    backend.add_tokens(
-        [
-            AddedToken(token, normalized=False, special=False)
-            for token, type_ in zip(tokens, types, strict=True)
-            if type_ == PieceType.USER_DEFINED
-        ]
-    )
+    split_off(backend, zip(tokens, types, strict=True))
     return backend
 
 

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Literal
 
 import tokenizers
+from tokenizers import AddedToken
 
 from quire.core.errors import InvalidRequestError
 from quire.system.records import dataclass
@@ -178,20 +179,19 @@ class HFTokenizer:
         plain = tokenizers.Tokenizer.from_str(self._backend.to_str())
         plain.encode_special_tokens = True
         secret = os.urandom(16).hex()
-        stand_ins: dict[str, str] = {}
+        names = {id_: f"\U0010fffc{secret}:{id_}\U0010fffd" for id_ in self._special}
+        plain.add_tokens(  # all at once: see `split_off`
+            [
+                AddedToken(names[id_], lstrip=token.lstrip, rstrip=token.rstrip, normalized=False)
+                for id_, token in self._special.items()
+            ]
+        )
+        stand_ins = {token.content: names[id_] for id_, token in self._special.items()}
         real: dict[int, int] = {}
-        for id_, token in self._special.items():
-            name = f"\U0010fffc{secret}:{id_}\U0010fffd"
-            plain.add_tokens(
-                [
-                    tokenizers.AddedToken(
-                        name, lstrip=token.lstrip, rstrip=token.rstrip, normalized=False
-                    )
-                ]
-            )
+        for id_, name in names.items():
             stand_in = plain.token_to_id(name)
             assert stand_in is not None
-            stand_ins[token.content], real[stand_in] = name, id_
+            real[stand_in] = id_
         return plain, stand_ins, real
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool = True) -> str:
@@ -244,16 +244,18 @@ def _match_special_tokens_as_written(backend: tokenizers.Tokenizer) -> None:
     The library searches for the normalized form of such a token, e.g. with a space in front. So
     after other text, a token that a chat template writes would be read as plain text.
     """
-    for token in backend.get_added_tokens_decoder().values():
-        if token.special and token.normalized:
-            as_written = tokenizers.AddedToken(
-                token.content,
-                single_word=token.single_word,
-                lstrip=token.lstrip,
-                rstrip=token.rstrip,
-                normalized=False,
-            )
-            backend.add_special_tokens([as_written])
+    as_written = [
+        AddedToken(
+            token.content,
+            single_word=token.single_word,
+            lstrip=token.lstrip,
+            rstrip=token.rstrip,
+            normalized=False,
+        )
+        for token in backend.get_added_tokens_decoder().values()
+        if token.special and token.normalized
+    ]
+    backend.add_special_tokens(as_written)
 
 
 def _truncated(parts: list[list[int]], max_tokens: int, around: int, side: str) -> list[list[int]]:

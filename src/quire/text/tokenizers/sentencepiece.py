@@ -7,7 +7,7 @@ src/sentencepiece_model.proto. Only the fields that affect tokenization are read
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -176,12 +176,23 @@ def sentencepiece_backend(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
     if vocabulary.add_dummy_prefix:
         stages.append(decoders.Strip(" ", 1, 0))
     backend.decoder = decoders.Sequence(stages)
-    for piece in vocabulary.pieces:
-        if piece.type in (PieceType.CONTROL, PieceType.UNKNOWN):
-            backend.add_special_tokens([AddedToken(piece.text, normalized=False, special=True)])
-        elif piece.type == PieceType.USER_DEFINED:
-            backend.add_tokens([AddedToken(piece.text, normalized=False, special=False)])
+    split_off(backend, ((piece.text, piece.type) for piece in vocabulary.pieces))
     return backend
+
+
+def split_off(backend: tokenizers.Tokenizer, pieces: Iterable[tuple[str, int]]) -> None:
+    """Let `backend` split text at pieces that are no text of the model, and at a user's.
+
+    All at once, because the library builds its search anew each time: 0.02 s for 2,000 pieces, one
+    by one 7 s.
+    """
+    added = [
+        AddedToken(text, normalized=False, special=type_ != PieceType.USER_DEFINED)
+        for text, type_ in pieces
+        if type_ in (PieceType.CONTROL, PieceType.UNKNOWN, PieceType.USER_DEFINED)
+    ]
+    backend.add_special_tokens([token for token in added if token.special])
+    backend.add_tokens([token for token in added if not token.special])
 
 
 def _model(vocabulary: Vocabulary, ids: dict[str, int], unknown: str | None) -> Any:

@@ -93,12 +93,13 @@ def read_byte_pairs(path: Path) -> tuple[tokenizers.Tokenizer, BytePairs]:
     pipeline = tokenizers.Tokenizer.from_buffer(msgspec.json.encode(rest))
     pipeline.add_tokens(added)
     contents: dict[str, int] = {}
+    end = table.size
     for token, id_ in zip(added, ids, strict=True):
         known = table.id(token.content)
-        next_ = max([table.size, *(other + 1 for other in contents.values())])
-        if id_ != (next_ if known is None else known):
+        if id_ != (end if known is None else known):
             raise ValueError("an added token has another id")
         contents[token.content] = id_
+        end = max(end, id_ + 1)
     kinds = {kind: token.content for kind, token in pipeline.get_added_tokens_decoder().items()}
     if kinds != dict(enumerate(contents, start=1)):
         raise ValueError("an added token comes twice, or is empty")
