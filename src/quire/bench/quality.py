@@ -23,13 +23,13 @@ from quire.core.errors import ConfigError
 from quire.core.sampling_params import MAX_LOGPROBS, SamplingParams
 from quire.resolve.arguments import EngineArgs
 from quire.system.records import dataclass
+from quire.text.files import read_text, split_documents
 
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM
 
 STORIES = Path(__file__).with_name("stories.txt")
 """Stories by the generator of the embedded model's training text, held out from training."""
-SEPARATOR = "\n---\n"
 WINDOW = 512
 """Tokens per prediction window of a document."""
 
@@ -128,14 +128,12 @@ def read_documents(path: Path) -> list[str]:
     Raises:
         ConfigError: the file cannot be read as UTF-8, or is empty.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--text {path} cannot be read: {error}.", param="--text") from error
-    documents = [part.strip() for part in text.split(SEPARATOR) if part.strip()]
-    if not documents:
+    found = [
+        part.strip() for part in split_documents(read_text(path, f"--text {path}", param="--text"))
+    ]
+    if not found:
         raise ConfigError(f"--text {path} is empty.", param="--text")
-    return documents
+    return found
 
 
 def predict(args: EngineArgs, documents: Sequence[str]) -> tuple[Prediction, Row]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from quire.core.errors import ConfigError
 from quire.resolve.flags import Flags
+from quire.text.files import read_text
 
 
 def add_chat_template_flag(add: Flags) -> None:
@@ -23,10 +23,4 @@ def chat_template(namespace: argparse.Namespace) -> str | None:
     path: Path | None = namespace.chat_template
     if path is None:
         return None
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigError(
-            f"--chat-template {path} cannot be read: {why}.", param="--chat-template"
-        ) from None
+    return read_text(path, f"--chat-template {path}", param="--chat-template")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
+from quire.text.files import read_text, split_documents
 
 if TYPE_CHECKING:
     from quire.text.tokenizers.tokenizer import Tokenizer
 
 SELF = "self"
-_SEPARATOR = "\n---\n"
 _FIELDS = ("text", "prompt", "question", "content", "story", "instruction")
 """Possible names of the text field in a JSON line; the first one present is used."""
 _LISTS = ("messages", "conversations", "turns")
@@ -67,17 +66,10 @@ def file_samples(path: Path, tokenizer: Tokenizer, count: int, length: int) -> l
 
 
 def _documents(path: Path) -> Iterator[str]:
-    try:
-        raw = path.read_bytes()
-        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--calibration {path} cannot be read: {error}.",
-            fix=f"Name a text file, a .jsonl file, or {SELF!r}.",
-            param="--calibration",
-        ) from None
+    fix = f"Name a text file, a .jsonl file, or {SELF!r}."
+    text = read_text(path, f"--calibration {path}", param="--calibration", fix=fix)
     if ".jsonl" not in path.suffixes:
-        yield from (part for part in text.split(_SEPARATOR) if part.strip())
+        yield from split_documents(text)
         return
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():

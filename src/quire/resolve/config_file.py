@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import ConfigError
 from quire.system.records import dataclass
+from quire.text.files import read_text
 
 if TYPE_CHECKING:
     import yaml
@@ -45,14 +46,7 @@ def read_settings(path: Path) -> list[Setting]:
     Raises:
         ConfigError: the file cannot be read, is neither TOML nor YAML, or sets a flag twice.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"The config file {path} cannot be read: {error.strerror}.", param="--config"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"The config file {path} is not UTF-8.", param="--config") from None
+    text = read_text(path, f"The config file {path}", param="--config")
     if path.suffix == _TOML:
         settings = _from_toml(path, text)
     elif path.suffix in _YAML:

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import ConfigError
+from quire.text.files import read_text
 
 _COLUMNS = {
     "timestamp": "arrival",
@@ -62,12 +63,7 @@ def read_lines(path: Path) -> list[TraceLine]:
     Raises:
         ConfigError: the file cannot be read, or a line is wrong; the error names it.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"The trace {path} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"The trace {path} is not text.") from None
+    text = read_text(path, f"The trace {path}")
     decode = _csv_lines if path.suffix.lower() == ".csv" else _json_lines
     lines = list(decode(text, path))
     if not lines:

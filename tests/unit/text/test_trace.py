@@ -75,7 +75,7 @@ def test_what_is_wrong_with_a_table(lines: tuple[str, ...], what: str, tmp_path:
 
 def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="not text"):
+    with pytest.raises(ConfigError, match="it is not UTF-8"):
         read_lines(tmp_path / "t.jsonl")
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from quire.bench.serving.workload import lengths, text_prompts, token_prompts
 from quire.core.errors import ConfigError
 from quire.system.records import dataclass
+from quire.text.files import read_text
 from quire.text.trace import read_lines
 
 _TEXTS = Path(__file__).with_name("texts")
@@ -324,13 +325,7 @@ def _tokens(text: str) -> int:
 
 
 def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        reason = error.strerror
-    except UnicodeDecodeError:
-        reason = "it is not text"
-    raise ConfigError(f"{path} cannot be read: {reason}.", param="--dataset-path")
+    return read_text(path, str(path), param="--dataset-path")
 
 
 _RANDOM = {"num_prompts": 32, "input_len": 128, "output_len": 64, "range_ratio": 0.0}
