@@ -159,12 +159,15 @@ def _job(args: argparse.Namespace) -> Job:
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
-    """Show a progress bar if standard error is a terminal; yield the function that updates it."""
+    """Show a bar on a terminal, in a log a line per layer; yield the function that does so."""
     from tqdm import tqdm
 
-    with tqdm(unit="layer", file=sys.stderr, disable=not sys.stderr.isatty()) as bar:
+    is_log = not sys.stderr.isatty()
+    with tqdm(unit="layer", file=sys.stderr, disable=is_log) as bar:
 
         def show(what: str, done: int, total: int) -> None:
+            if is_log:
+                print(f"{what}: {done} of {total} finished", file=sys.stderr, flush=True)
             bar.total = total
             bar.n = done
             bar.set_description(what)

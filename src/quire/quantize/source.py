@@ -23,6 +23,7 @@ from quire.quant.registry import quantization_config
 from quire.quantize.work import Content, dense
 from quire.system.records import dataclass
 
+_UNEVEN = "normalizes values, and its layers differ; it cannot be calibrated yet"
 _DTYPES = {"F32": FLOAT32, "BF16": BFLOAT16, "F16": dtype_of("float16")}
 
 
@@ -78,24 +79,13 @@ class Source:
                 param="MODEL",
             )
         self.config: ModelConfig = model_config(self.found.config)
-        if is_encoder(self.config):
-            raise UnsupportedModelError(
-                f"{model} is an encoder; only decoders can be calibrated.",
-                fix="Quantize it while it is loaded: quire serve --quantization int8.",
-                param="MODEL",
-            )
-        if self.config.recurrent is not None:
-            raise UnsupportedModelError(
-                f"{model} has recurrent layers, which cannot be calibrated yet.",
-                fix="Quantize it while it is loaded: quire serve --quantization int4.",
-                param="MODEL",
-            )
-        if self.config.v_norm:
-            raise UnsupportedModelError(
-                f"{model} normalizes values, and its layers differ; it cannot be calibrated yet.",
-                fix="Quantize it while it is loaded: quire serve --quantization int4.",
-                param="MODEL",
-            )
+        for refused, why, loaded in (
+            (is_encoder(self.config), "is an encoder; only decoders can be calibrated", "int8"),
+            (self.config.recurrent, "has recurrent layers, which cannot be calibrated yet", "int4"),
+            (self.config.v_norm, _UNEVEN, "int4"),
+        ):
+            if refused:
+                raise _refusal(f"{model} {why}.", loaded)
         self.weights: Weights = open_weights(self.found)
         self._pieces: defaultdict[str, list[Piece]] = defaultdict(list)
         names, wanted = weight_names(self.config), parameters(self.config)
@@ -121,12 +111,8 @@ class Source:
         if any(piece.cut is not None for piece in pieces):
             written = [name for name, _ in names.stored(parameter)]
             if len(written) != len(pieces) or len(set(written)) != len(written):
-                raise UnsupportedModelError(
-                    f"{parameter.name} has no names for experts one by one, which compressed "
-                    "files need.",
-                    fix="Quantize it while it is loaded: quire serve --quantization int4.",
-                    param="MODEL",
-                )
+                why = "has no names for experts one by one, which compressed files need."
+                raise _refusal(f"{parameter.name} {why}", "int4")
         return [
             Part(name, piece.row, piece.rows, piece.columns, piece)
             for name, piece in zip(written, pieces, strict=True)
@@ -184,3 +170,11 @@ class Source:
     def stored(self, name: str) -> HostArray:
         """Return a tensor of the checkpoint, a view of the mapped file."""
         return self.weights.read(name)
+
+
+def _refusal(why: str, quantization: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        why,
+        fix=f"Quantize it while it is loaded: quire serve --quantization {quantization}.",
+        param="MODEL",
+    )

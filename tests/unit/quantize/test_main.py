@@ -23,9 +23,10 @@ def test_own_texts_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert original["kl_divergence"] == pytest.approx(0.0, abs=1e-6)
     assert 0.0 < quantized["kl_divergence"] < 0.1
     assert quantized["perplexity"] == pytest.approx(original["perplexity"], rel=0.1)
-    printed = capsys.readouterr().out
-    assert "MB" in printed
-    assert "top1_agreement" in printed
+    printed = capsys.readouterr()
+    assert "MB" in printed.out
+    assert "top1_agreement" in printed.out
+    assert "\nlayer 1: 1 of " in printed.err
 
 
 def test_a_model_is_not_judged_by_what_it_was_fitted_to(
