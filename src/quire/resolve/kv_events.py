@@ -57,14 +57,7 @@ def kv_events(text: str | None, replicas: range = range(1)) -> KVEventsConfig | 
             f"Set endpoint and replay_endpoint at least {count} ports apart.",
         )
     require("zmq", FLAG, _PARAM)
-    return KVEventsConfig(
-        wanted.endpoint,
-        wanted.replay_endpoint,
-        wanted.topic,
-        wanted.buffer_steps,
-        wanted.hwm,
-        wanted.max_queue_size,
-    )
+    return msgspec.convert(wanted, KVEventsConfig, from_attributes=True)
 
 
 def _check_endpoint(name: str, endpoint: str | None, replicas: range) -> None:
