@@ -47,13 +47,29 @@ void sample(Sampler& sampler, const Matrix& logits, const nb::list& rows, Addres
   sampler.sample(x, copied, pointer<int64_t>(tokens));
 }
 
-// Row i writes 1 + k ids and values at columns [0, k] of row i of [rows, 1 + k].
+void check_named(const LogprobRow& row, int64_t vocab) {
+  for (int64_t i = 1 + row.k; i <= row.k + row.named; ++i) {
+    if (row.ids[i] < 0 || row.ids[i] >= vocab) {
+      throw std::out_of_range("a named token is not in [0, vocab)");
+    }
+  }
+}
+
+// Row i writes ids and values at columns [0, k] of row i of [rows, 1 + k + named]; the other columns have
+// the named tokens. `sampled` is empty, or has an entry for each row.
 void logprobs(Sampler& sampler, const Matrix& logits, const Indices& rows, const Indices& tokens,
-              int64_t k, Address ids, Address values, Address ranks) {
+              int64_t k, Address ids, Address values, Address ranks, const nb::list& sampled,
+              int64_t named, bool as_logits) {
   const Logits x = logits_of(logits);
   const int64_t count = rows.size, vocab = logits.cols;
   expect(tokens.size == count, "tokens", tokens, "logits", logits);
   if (k < 0 || k > vocab) throw std::invalid_argument("k is not in [0, vocab]");
+  std::vector<SampleRow> copied;
+  copied.reserve(sampled.size());
+  for (const auto each : sampled) copied.push_back(nb::cast<const SampleRow&>(each));
+  if (!copied.empty() && static_cast<int64_t>(copied.size()) != count) {
+    throw std::invalid_argument("sampled has another number of rows");
+  }
   std::vector<LogprobRow> wanted(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
     LogprobRow& row = wanted[static_cast<size_t>(i)];
@@ -62,8 +78,12 @@ void logprobs(Sampler& sampler, const Matrix& logits, const Indices& rows, const
     row.token = tokens.at[i];
     if (row.token < 0 || row.token >= vocab) throw std::out_of_range("a token is not in [0, vocab)");
     row.k = k;
-    row.ids = pointer<int64_t>(ids) + i * (1 + k);
-    row.values = pointer<double>(values) + i * (1 + k);
+    row.named = named;
+    row.sampled = copied.empty() ? nullptr : &copied[static_cast<size_t>(i)];
+    row.as_logits = as_logits;
+    row.ids = pointer<int64_t>(ids) + i * (1 + k + named);
+    row.values = pointer<double>(values) + i * (1 + k + named);
+    check_named(row, vocab);
   }
   const nb::gil_scoped_release unlocked;
   sampler.logprobs(x, wanted);

@@ -20,6 +20,8 @@ constexpr float kLowest = -std::numeric_limits<float>::infinity();
 constexpr int64_t kSortable = 64;  // max weights that are sorted
 constexpr int64_t kSampled = 1024;  // logits that estimate the distribution of a row
 constexpr int kBucketBits = 11;
+constexpr int64_t kAll = -1;  // tokens kept
+constexpr double kLeastDivisor = 1e-269;  // any float divided by it is a finite double
 
 // Uninitialized, so that unused pages are never touched.
 template <class T>
@@ -75,47 +77,86 @@ class RowSampler {
     peak_ = peak;
     temperature_ = row.temperature;
 
-    const bool ranked = 0 < row.top_k && row.top_k < vocab;
-    int64_t count = 0;
-    if (!ranked && row.min_p == 0) {
-      if (row.top_p >= 1) return row.keyed ? draw(x, nullptr, vocab, row.key) : draw(x, vocab, row.u);
-      count = collect_nucleus(x, vocab, row.top_p);
-    } else {  // top_k and min_p select the logits from a bound on; top_p then selects among them
-      float bound = kLowest;
-      if (row.min_p > 0) bound = least_logit(peak_, temperature_, std::log(row.min_p));
-      if (ranked) bound = std::max(bound, rank_bound(x, vocab, row.top_k));
-      count = collect(x, vocab, bound);
-      if (ranked) count = keep_largest(count, row.top_k);
-      if (row.top_p < 1) count = keep_nucleus(count, row.top_p * sum(values_.get(), count));
-    }
+    const int64_t count = keep(x, vocab, row);
+    if (count == kAll) return row.keyed ? draw(x, nullptr, vocab, row.key) : draw(x, vocab, row.u);
     if (count == 1) return ids_[0];
     if (row.keyed) return ids_[draw(values_.get(), ids_.get(), count, row.key)];
     return ids_[draw(values_.get(), count, row.u)];
   }
 
-  void logprobs(const SampleKernels& kernels, const float* x, int64_t vocab, LogprobRow& row) {
+  void logprobs(const SampleKernels& kernels, const float* logits, int64_t vocab, LogprobRow& row) {
     kernels_ = &kernels;
+    const SampleRow* sampled = row.sampled;
+    const float* x = sampled && sampled->edited() ? edit(logits, vocab, *sampled) : logits;
     peak_ = kernels.peak(x, vocab);
     temperature_ = 1;
-    const double log_total = peak_ + std::log(sum(x, vocab));
+    int64_t kept = kAll;
+    if (sampled && sampled->temperature > 0) {
+      temperature_ = sampled->temperature;
+      kept = keep(x, vocab, *sampled);
+    }
+    const double divisor = std::max(temperature_, kLeastDivisor);
+    const double total = kept == kAll ? sum(x, vocab) : sum(values_.get(), kept);
+    const double subtrahend = row.as_logits ? 0 : peak_ / divisor + std::log(total);
+    const auto value = [&](int64_t id) { return static_cast<double>(x[id]) / divisor - subtrahend; };
+
+    int32_t* ids = ids_.get();
+    const auto is_kept = [&](int64_t id) {
+      return kept == kAll || std::binary_search(ids, ids + kept, static_cast<int32_t>(id));
+    };
     row.ids[0] = row.token;
-    if (row.k > 0) {
-      int64_t count = collect(x, vocab, rank_bound(x, vocab, row.k));
-      count = keep_largest(count, row.k);
-      const auto likelier = [x](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; };
-      int32_t* ids = ids_.get();
-      std::partial_sort(ids, ids + row.k, ids + count, likelier);
-      std::copy_n(ids, row.k, row.ids + 1);
+    row.values[0] = is_kept(row.token) ? value(row.token) : kLowest;
+    for (int64_t i = 1 + row.k; i <= row.k + row.named; ++i) {
+      row.values[i] = is_kept(row.ids[i]) ? value(row.ids[i]) : kLowest;
     }
-    for (int64_t i = 0; i <= row.k; ++i) {
-      row.values[i] = static_cast<double>(x[row.ids[i]]) - log_total;
+    row.rank = 1 + larger(x, vocab, kept, is_kept(row.token) ? x[row.token] : kLowest);
+    if (row.k > 0) list(x, vocab, kept, row.k, row.ids + 1);
+    for (int64_t i = 1; i <= row.k; ++i) {
+      row.values[i] = kept == kAll || i <= kept ? value(row.ids[i]) : kLowest;
     }
-    int32_t larger = 0;
-    for (int64_t i = 0; i < vocab; ++i) larger += x[i] > x[row.token];
-    row.rank = 1 + larger;
   }
 
  private:
+  // Writes the k likeliest tokens, ties by id; behind those in ids_ come the first others. Sorts ids_.
+  void list(const float* x, int64_t vocab, int64_t kept, int64_t k, int64_t* out) {
+    int64_t count = kept;
+    if (kept == kAll) count = keep_largest(collect(x, vocab, rank_bound(x, vocab, k)), k);
+    int32_t* ids = ids_.get();
+    const int64_t listed = std::min(k, count);
+    for (int64_t id = 0, i = 0, n = listed; n < k; ++id) {
+      if (i < count && ids[i] == id) ++i;
+      else out[n++] = id;
+    }
+    const auto likelier = [x](int32_t a, int32_t b) { return x[a] != x[b] ? x[a] > x[b] : a < b; };
+    std::partial_sort(ids, ids + listed, ids + count, likelier);
+    std::copy_n(ids, listed, out);
+  }
+
+  // How many kept logits exceed `least`.
+  int64_t larger(const float* x, int64_t vocab, int64_t kept, float least) const {
+    const int64_t n = kept == kAll ? vocab : kept;
+    const float* values = kept == kAll ? x : values_.get();
+    int32_t found = 0;
+    for (int64_t i = 0; i < n; ++i) found += values[i] > least;
+    return found;
+  }
+
+  // Selects the tokens to draw from. Returns their number in ids_, ascending, and values_; kAll for all.
+  int64_t keep(const float* x, int64_t vocab, const SampleRow& row) {
+    const bool ranked = 0 < row.top_k && row.top_k < vocab;
+    if (!ranked && row.min_p == 0) {
+      return row.top_p >= 1 ? kAll : collect_nucleus(x, vocab, row.top_p);
+    }
+    // top_k and min_p select the logits from a bound on; top_p then selects among them.
+    float bound = kLowest;
+    if (row.min_p > 0) bound = least_logit(peak_, temperature_, std::log(row.min_p));
+    if (ranked) bound = std::max(bound, rank_bound(x, vocab, row.top_k));
+    int64_t count = collect(x, vocab, bound);
+    if (ranked) count = keep_largest(count, row.top_k);
+    if (row.top_p < 1) count = keep_nucleus(count, row.top_p * sum(values_.get(), count));
+    return count;
+  }
+
   const float* edit(const float* logits, int64_t vocab, const SampleRow& row) {
     float* x = edited_.get();
     if (row.mask) logits = masked(logits, vocab, row.mask, row.restricted ? sorted_.get() : x);

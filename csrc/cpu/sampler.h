@@ -45,12 +45,15 @@ struct SampleRow {
   }
 };
 
-// One row's log-probabilities: that of `token`, then the k largest in descending order, ties by id.
+// One row's log-probabilities: that of `token`, then the k largest in descending order, ties by id, then
+// those of the last `named` of `ids`, which the caller sets.
 struct LogprobRow {
-  int64_t row = 0, token = 0, k = 0;  // k <= vocab
-  int64_t* ids = nullptr;             // [1 + k]
-  double* values = nullptr;           // [1 + k]
-  int64_t rank = 0;                   // of `token`, from 1; equal values have the same rank
+  int64_t row = 0, token = 0, k = 0, named = 0;  // k <= vocab
+  const SampleRow* sampled = nullptr;  // the values are those that its token was drawn from; null: the model's
+  bool as_logits = false;              // instead of log-probabilities
+  int64_t* ids = nullptr;              // [1 + k + named]
+  double* values = nullptr;            // [1 + k + named]
+  int64_t rank = 0;                    // of `token`, from 1; equal values have the same rank
 };
 
 // float [rows, vocab].

@@ -657,11 +657,16 @@ class Sampler:
         ids: int,
         values: int,
         ranks: int,
+        sampled: list[SampleRow],
+        named: int,
+        as_logits: bool,
         /,
     ) -> None:
-        """ids (int64) and values (float64), [count, 1 + k]: tokens[i], then the k likeliest.
+        """ids (int64), values (float64), [count, 1 + k + named]: tokens[i], then the k likeliest.
 
-        ranks are int64 [count]. Raises ValueError unless 0 <= k <= vocab.
+        The last ids of each row are the caller's. Values are the model's if `sampled` is empty,
+        else those that tokens are drawn from. ranks are int64 [count]. Raises ValueError unless
+        0 <= k <= vocab.
         """
 
 class DraftIndex:

@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from quire import _native
+from quire.core.config import LogprobsMode
 from quire.core.sampling_params import SamplingParams
 from quire.ops import filters
 from quire.ops.filters import FloatRow
 from quire.ops.gumbel import draw, uniforms
 from quire.ops.native.kernels import native_kernels
+from quire.ops.reported import ReportedRow, report_row
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops import sampling
 from tests.examples import examples
@@ -274,6 +276,37 @@ def test_logprobs_are_the_references(isa: str) -> None:
 
 
 @each_isa
+def test_reports_are_the_references(isa: str) -> None:
+    rng, kernels = new_rng(), new_sampler(isa)
+    modes: list[LogprobsMode] = ["processed_logprobs", "processed_logits", "raw_logits"]
+    for vocab in [1, 2, *[100] * 10, *[3_000] * 5]:
+        logits = np.stack([random_row(rng, vocab) for _ in range(4)])
+        wanted = []
+        for row, count in enumerate([0, 20, vocab, 3]):
+            ids = rng.permutation(vocab)[: vocab // 2].astype(np.int64)
+            edits = LogitEdits(bias_ids=ids, bias=rng.normal(0, 2, len(ids)).astype(np.float32))
+            params, edited = random_params(rng, vocab), logits[row].copy()
+            edits.apply(edited)
+            if row == 3:
+                params = SamplingParams(temperature=0.0)
+            elif close_to_the_edge(edited, params):
+                params = params.replace(top_p=1.0)
+            sampled, named = SampleRow(row, params, edits=edits), rng.integers(vocab, size=row)
+            token = int(edited.argmax())
+            wanted.append(ReportedRow(row, token, count, named.tolist(), sampled))
+        wanted.append(ReportedRow(1, 0, 2))
+        for mode in modes:
+            order = [wanted[i] for i in rng.permutation(len(wanted))]
+            found = kernels.report(torch.from_numpy(logits), order, mode)
+            for row, entry in zip(order, found, strict=True):
+                expected = report_row(logits[row.row], row, mode)
+                assert (entry.token_ids, entry.rank) == (expected.token_ids, expected.rank)
+                assert entry.num_named == len(row.named)
+                values = entry.logprobs, expected.logprobs
+                np.testing.assert_allclose(*values, rtol=1e-12, atol=1e-11)
+
+
+@each_isa
 def test_rows_without_a_largest_logit_have_no_token(isa: str) -> None:
     kernels = new_sampler(isa)
     logits = torch.zeros(5, 100)
@@ -306,6 +339,9 @@ def test_what_does_not_fit_is_refused() -> None:
             kernels.logprobs(logits, [row], [0], [1])
     with pytest.raises(IndexError, match="token"):
         kernels.logprobs(logits, [0], [8], [1])
+    for named in (-1, 8):
+        with pytest.raises(IndexError, match="named"):
+            kernels.report(logits, [ReportedRow(0, 0, 1, [named])], "raw_logits")
     ids = np.array([8])
     values = np.ones(1, dtype=np.float32)
     for edits in (

@@ -15,6 +15,7 @@ from typing import Self
 import numpy as np
 
 from quire import _native
+from quire.core.config import LogprobsMode
 from quire.core.dtypes import FLOAT32, DType, HostArray, converted
 from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS, Quantization
@@ -35,6 +36,7 @@ from quire.ops.native.recurrent import RecurrentKernels
 from quire.ops.native.sampling import SamplingKernels
 from quire.ops.packed_file import StoredLinear
 from quire.ops.rank_group import RankGroup
+from quire.ops.reported import ReportedRow
 from quire.ops.sample_row import SampleRow
 from quire.ops.tuning import load_tuning
 from quire.ops.weights import Epilogue, LinearWeight
@@ -193,6 +195,11 @@ class CpuOps(
         self, logits: HostArray, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
     ) -> list[TokenLogprobs]:
         return self._sampling.logprobs(logits, rows, tokens, counts)
+
+    def report(
+        self, logits: HostArray, rows: Sequence[ReportedRow], mode: LogprobsMode
+    ) -> list[TokenLogprobs]:
+        return self._sampling.report(logits, rows, mode)
 
 
 def _rows_of(table: HostArray | LinearWeight) -> HostArray:

@@ -9,6 +9,7 @@ from copy import copy
 from math import inf
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
+from quire.core.config import LogprobsMode
 from quire.core.dtypes import FLOAT32, DType, HostArray
 from quire.core.errors import ConfigError
 from quire.core.layers import RouteSpec
@@ -18,6 +19,7 @@ from quire.core.quantized import Weights
 from quire.ops.array import A
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
+from quire.ops.reported import ReportedRow, report_row
 from quire.ops.sample_row import SampleRow, TokenIds
 from quire.ops.weights import Epilogue, LinearWeight
 
@@ -292,6 +294,13 @@ class Ops(StepOps[A]):
     @abstractmethod
     def numpy(self, values: A) -> HostArray:
         """Return the values on the host: their own memory if they are there, else a copy."""
+
+    def report(
+        self, logits: A, rows: Sequence[ReportedRow], mode: LogprobsMode
+    ) -> list[TokenLogprobs]:
+        """Return what answers report of these rows; on the host, unless a provider overrides it."""
+        given: Any = logits
+        return [report_row(self.numpy(given[row.row]), row, mode) for row in rows]
 
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: DType) -> A:

@@ -17,8 +17,8 @@ from quire.core.messages import TokenLogprobs
 from quire.ops.array import Array
 from quire.ops.filters import FloatRow
 from quire.ops.last_tokens import Chosen, LastTokens
+from quire.ops.reported import ReportedRow, with_named
 from quire.ops.sample_row import SampleRow, TokenIds
-from quire.sampling.reported import in_mode, with_named
 from quire.sampling.state import SamplingState
 from quire.system.records import dataclass
 
@@ -167,23 +167,21 @@ class Sampler:
                 counts[row] = count
         if not counts:
             return
-        tokens, raw = result.token_ids[list(counts)].tolist(), self._mode == "raw_logprobs"
-        entries: list[TokenLogprobs] = []
-        sampled = {} if raw else {each.row: each for each in rows}
-        if raw:
+        tokens = result.token_ids[list(counts)].tolist()
+        named = {row: list(batch.states[row].params.logprob_token_ids or ()) for row in counts}
+        if self._mode == "raw_logprobs":
             entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
-        for at, (row, count) in enumerate(counts.items()):
-            named = batch.states[row].params.logprob_token_ids
-            if raw and not named:
-                result.logprobs[row] = entries[at]
-                continue
-            own = self._ops.numpy(logits[row])
-            entry, behind = (
-                (entries[at], own)
-                if raw
-                else in_mode(self._mode, own, sampled.get(row), tokens[at], count)
-            )
-            result.logprobs[row] = with_named(entry, behind, list(named or ()))
+            for at, (row, others) in enumerate(named.items()):
+                if others:
+                    entries[at] = with_named(entries[at], self._ops.numpy(logits[row]), others)
+        else:
+            sampled = {each.row: each for each in rows}
+            wanted = [
+                ReportedRow(row, token, count, named[row], sampled.get(row))
+                for (row, count), token in zip(counts.items(), tokens, strict=True)
+            ]
+            entries = self._ops.report(logits, wanted, self._mode)
+        result.logprobs = dict(zip(counts, entries, strict=True))
 
 
 def result_of(tokens: TokenIds, peaks: FloatRow) -> SampleResult:

@@ -12,7 +12,8 @@ from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow
 from quire.ops.interface import Ops
-from quire.ops.sample_row import SampleRow, processed, row_logprobs
+from quire.ops.reported import ReportedRow
+from quire.ops.sample_row import SampleRow
 
 
 def token_logprobs(ops: Ops, logits: FloatRow, token: int, k: int) -> TokenLogprobs:
@@ -50,10 +51,11 @@ def test_ruled_out_tokens_and_a_vocabulary_smaller_than_k(ops: Ops) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-5, 1e-307, 5e-324])
-def test_no_temperature_is_too_low_for_processed_values(temperature: float) -> None:
+def test_no_temperature_is_too_low_for_processed_values(ops: Ops, temperature: float) -> None:
     logits = np.array([-3e38, 0, 7, 3e38, 1], dtype=np.float32)
-    values = processed(logits, SampleRow(0, SamplingParams(temperature=temperature), 1))
-    assert np.isfinite(values).all()
-    entry = row_logprobs(values, 3, 2)
-    assert entry.token_ids == [3, 3, 2]
+    sampled = SampleRow(0, SamplingParams(temperature=temperature), 1)
+    wanted = ReportedRow(0, 3, 2, [0], sampled)
+    [entry] = ops.report(torch.from_numpy(logits)[None], [wanted], "processed_logprobs")
+    assert entry.token_ids == [3, 3, 2, 0]
     assert entry.logprobs[0] == 0.0 > entry.logprobs[2]
+    assert np.isfinite(entry.logprobs).all()

@@ -12,11 +12,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire import _native
+from quire.core.config import LogprobsMode
 from quire.core.dtypes import HostArray
 from quire.core.messages import TokenLogprobs
+from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow
 from quire.ops.native.checks import matrix
 from quire.ops.native.kernels import Kernels, Pool
+from quire.ops.reported import ReportedRow
 from quire.ops.sample_row import LogitEdits, SampleRow, TokenIds
 
 
@@ -43,22 +46,51 @@ class SamplingKernels:
         """Return log-probabilities of `tokens[i]` and of the `counts[i]` likeliest tokens under
         softmax(logits[rows[i]]).
         """
-        given, vocab = matrix("logits", logits), logits.shape[1]
         if not len(rows) == len(tokens) == len(counts):
             raise ValueError(f"{len(rows)} rows, {len(tokens)} tokens, {len(counts)} counts")
-        k = min(max(counts, default=0), vocab)
-        where, which = np.array(rows, dtype=np.int64), np.array(tokens, dtype=np.int64)
-        ids = np.empty((len(where), 1 + k), dtype=np.int64)
-        values, ranks = np.empty(ids.shape), np.empty_like(where)
+        wanted = [ReportedRow(*each) for each in zip(rows, tokens, counts, strict=True)]
+        return self.report(logits, wanted, "raw_logprobs")
+
+    def report(
+        self, logits: HostArray, rows: Sequence[ReportedRow], mode: LogprobsMode
+    ) -> list[TokenLogprobs]:
+        """Return what `ops.reported.report_row` returns for each row."""
+        given, vocab = matrix("logits", logits), logits.shape[1]
+        k = min(max((row.count for row in rows), default=0), vocab)
+        named = max((len(row.named) for row in rows), default=0)
+        where, which = (
+            np.array([getattr(row, name) for row in rows], dtype=np.int64)
+            for name in ("row", "token")
+        )
+        ids = np.zeros((len(rows), 1 + k + named), dtype=np.int64)
+        for row, listed in zip(rows, ids, strict=True):
+            listed[1 + k : 1 + k + len(row.named)] = row.named
+        values, ranks, sampled = np.empty(ids.shape), np.empty_like(where), []
+        if mode in ("processed_logprobs", "processed_logits"):
+            greedy = SamplingParams(temperature=0.0)
+            sampled = [
+                _native_row(row.sampled or SampleRow(row.row, greedy), vocab) for row in rows
+            ]
         self.native.logprobs(
             given, _native.Indices(where.ctypes.data, len(where)),
             _native.Indices(which.ctypes.data, len(which)), k, ids.ctypes.data,
-            values.ctypes.data, ranks.ctypes.data,
+            values.ctypes.data, ranks.ctypes.data, sampled, named,
+            mode in ("raw_logits", "processed_logits"),
         )  # fmt: skip
         return [
-            TokenLogprobs(ids[i, : 1 + n].tolist(), values[i, : 1 + n].tolist(), int(ranks[i]))
-            for i, n in enumerate(counts)
+            _entry(row, k, *each)
+            for row, *each in zip(rows, ids.tolist(), values.tolist(), ranks.tolist(), strict=True)
         ]
+
+
+def _entry(
+    row: ReportedRow, k: int, ids: list[int], values: list[float], rank: int
+) -> TokenLogprobs:
+    """Return a row's entry; other rows may list more tokens."""
+    num_named, listed = len(row.named), 1 + min(row.count, k)
+    del ids[1 + k + num_named :], ids[listed : 1 + k]
+    del values[1 + k + num_named :], values[listed : 1 + k]
+    return TokenLogprobs(ids, values, rank, num_named)
 
 
 def _native_row(row: SampleRow, vocab: int) -> _native.SampleRow:
