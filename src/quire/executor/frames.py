@@ -148,7 +148,7 @@ def pooled_sum(output: ModelOutput) -> int:
     return total
 
 
-def column(packed: bytes) -> Column:
+def column(packed: bytes | memoryview) -> Column:
     """Return a copy of the int64 numbers."""
     return np.frombuffer(bytearray(packed), dtype=np.int64)
 
@@ -170,4 +170,7 @@ def _plain(value: Any) -> Any:
 
 def _restored(kind: type, plain: Any) -> Column:
     shape, packed = plain
-    return column(packed).reshape(shape)
+    try:
+        return column(memoryview(packed)).reshape(shape)  # a number of bytes would be allocated
+    except OverflowError as error:
+        raise ValueError(f"an array of shape {shape}: {error}") from None

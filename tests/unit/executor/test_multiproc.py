@@ -34,7 +34,7 @@ from quire.executor import team
 from quire.executor.base import Executor, ForwardError, StepSkippedError, error_text
 from quire.executor.choice import make_executor
 from quire.executor.crew import rank_cpus
-from quire.executor.frames import Landed, Outcome, Step, ToWorker, decoder, encode
+from quire.executor.frames import FromWorker, Landed, Outcome, Step, ToWorker, decoder, encode
 from quire.executor.multiproc import MultiprocExecutor, check_agreement
 from quire.executor.uniproc import UniprocExecutor
 from quire.models.registry import model_config
@@ -335,3 +335,13 @@ def test_cores_are_dealt_out() -> None:
     if len(cores) >= 2:
         first, second = rank_cpus(2, len(cores) // 2)
         assert set(first).isdisjoint(second)
+
+
+@pytest.mark.parametrize("wrong", [([2, 1], 2**40), ([2, 1], 2**63), ([2**64 - 1], bytes(16))])
+def test_an_array_of_a_wrong_shape_is_refused(wrong: tuple[list[int], Any]) -> None:
+    """And allocates nothing."""
+    whole = Outcome.of(ModelOutput(np.arange(2).reshape(2, 1)), whole=True)
+    frame, array = encode(whole), msgspec.msgpack.encode([[2, 1], np.arange(2).tobytes()])
+    assert frame.count(array) == 1
+    with pytest.raises(msgspec.ValidationError):
+        decoder(FromWorker).decode(frame.replace(array, msgspec.msgpack.encode(wrong)))
