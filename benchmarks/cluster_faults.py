@@ -6,9 +6,10 @@ The machines are groups of processes on the loopback, each with a stage of the e
 each repetition a new server loses a worker of the last machine (`worker_s`), then the whole machine
 of the middle, which is started again at once as a service would (`machine_s`). Both times end with
 the same text as before; requests without output wait meanwhile, and a stream that has begun must
-end with an error event. Then a machine with another key, version or model joins a server that waits
-for one: `key_s`, `version_s` and `model_s` are the times from its connection to its end. It must
-name what differs.
+end with an error event. Then node 0 gets SIGTERM, and all machines must end with status 0
+(`stop_s`). A machine with another key, version or model joins another server that waits for one:
+`key_s`, `version_s` and `model_s` are the times from its connection to its end. It must name what
+differs.
 
 With `--ray` the machines are those of a local Ray cluster, two with a stage each and a spare one.
 `machine_s` is then the time after all processes of the far machine were killed.
@@ -148,7 +149,7 @@ class Servers:
 
 
 def recovery(folder: Path) -> dict[str, float]:
-    """Return the seconds until a server answers as before, after two losses."""
+    """Return the seconds until a server answers as before, after two losses, and until all end."""
     found = {}
     with Servers(folder, MACHINES) as servers:
         machines = [servers.start(node) for node in range(MACHINES)]
@@ -168,6 +169,11 @@ def recovery(folder: Path) -> dict[str, float]:
             found[name] = time.monotonic() - began
             if not failed():
                 raise ValueError("a stream that had begun ended without an error event")
+        began = time.monotonic()
+        machines[0].terminate()
+        if any(machine.wait(PATIENCE) for machine in machines):
+            raise ValueError(f"a machine ended with an error: {servers.log(2).read_text()[-2000:]}")
+        found["stop_s"] = time.monotonic() - began
     return found
 
 
