@@ -91,7 +91,8 @@ class VisionConfig:
         boxed: the class and positions are stored with a batch dimension.
         whole: the rows of each image see each other, later ones too, or all tokens of a prompt do.
         frames: how often a patch is repeated, where the tower also reads videos.
-        image_size: side of the square image of learned positions; 0 without them.
+        image_size: side of the square image of learned positions; with `line_ends` there are none,
+            and it is the longest side of images; 0 without either.
         class_token: a row before the patches, dropped behind the layers.
         patch_bias, mlp_bias, qkv_bias, output_bias: these products have biases.
         embed_norm, final_norm: norms before and behind the layers.
@@ -171,7 +172,7 @@ class VisionConfig:
     def learned_positions(self) -> int:
         """Return the rows of the table of positions; 0 without one."""
         side = self.image_size // self.patch_size
-        return side * side + self.class_token if self.image_size else 0
+        return side * side + self.class_token if self.image_size and not self.line_ends else 0
 
 
 @dataclass(frozen=True, slots=True)

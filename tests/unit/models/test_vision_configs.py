@@ -132,3 +132,29 @@ def test_an_activation_that_is_no_name() -> None:
     classes = [f"{name}ForConditionalGeneration"]
     with pytest.raises(CheckpointError, match=r"hidden_act is \[\]"):
         model_config(config | {"architectures": classes, "vision_config": tower})
+
+
+def test_mistral_small_as_it_is_published() -> None:
+    text = {
+        "model_type": "mistral", "hidden_size": 5120, "head_dim": 128, "intermediate_size": 32768,
+        "num_hidden_layers": 40, "rms_norm_eps": 1e-5, "rope_theta": 1e9, "sliding_window": None,
+        "vocab_size": 131072, "max_position_embeddings": 131072,
+    }  # fmt: skip
+    vision = {
+        "model_type": "pixtral", "head_dim": 64, "hidden_act": "silu", "image_size": 1540,
+        "patch_size": 14, "rope_theta": 10000.0, "num_channels": 3,
+    }  # fmt: skip
+    config: dict[str, Any] = {
+        "architectures": ["Mistral3ForConditionalGeneration"], "text_config": text,
+        "vision_config": vision, "image_token_index": 10, "multimodal_projector_bias": False,
+        "spatial_merge_size": 2, "vision_feature_layer": -1, "projector_hidden_act": "gelu",
+    }  # fmt: skip
+    found = model_config(config).vision
+    assert found is not None
+    assert (found.image_size, found.learned_positions, found.num_layers) == (1540, 0, 24)
+    assert found.connector == ((1024, "none"), (5120, "gelu"), (5120, "none"))
+    with pytest.raises(UnsupportedModelError, match="vision_feature_layer is \\[-2, -1\\]"):
+        model_config(config | {"vision_feature_layer": [-2, -1]})
+    llava = {"architectures": ["LlavaForConditionalGeneration"]}
+    with pytest.raises(UnsupportedModelError, match="vision_feature_select_strategy"):
+        model_config(config | llava)

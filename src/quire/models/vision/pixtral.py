@@ -61,6 +61,7 @@ def pixtral(
         num_layers=layers + 1 + feature,
         num_heads=heads,
         patch_size=square(vision, "patch_size", 16),
+        image_size=square(vision, "image_size", 1024),
         activation="silu_mul" if activation == "silu" else "gelu_mul",
         connector=((text.hidden_size, "gelu"), (text.hidden_size, "none")),
         connector_bias=hf.boolean(config, "multimodal_projector_bias", default=bias),
