@@ -2,11 +2,11 @@
 
     python benchmarks/cost_error.py [--case MODEL:DTYPE:QUANTIZATION] … [--rounds N] [--json FILE]
 
-For each case and round, the machine's limits are measured, then a worker computes handmade steps
-with random weights: chunks of prompts, and decoding. `quire plan` and `quire explain` predict the
-same steps from these limits. A step's error is the median of the rounds, because a machine's rates
-change within minutes. The bar is a mean error of 15 % for prefill and for decode; the rows show
-each step. It needs a quiet machine: other programs slow steps and limits differently.
+A worker computes handmade steps with random weights: chunks of prompts, and decoding. `quire plan`
+and `quire explain` predict them from the machine's limits. A machine's rates change by a quarter
+within minutes, so each turn measures the limits and all steps; the medians of all turns are
+compared. The bar is a mean error of 15 % for prefill and for decode; the rows show each step. It
+needs a quiet machine: other programs slow steps and limits differently.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from quire.bench.kernels.limits import measured
+from quire.bench.kernels.limits import Meter
 from quire.bench.machine import circumstances
 from quire.bench.results.report import jsonl, print_grid, write_json
 from quire.core.cost import RooflineCost
 from quire.explain.fit import cost_of
+from quire.explain.host import read_host, use_between
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.simulate.probe import Entry, StepBench
@@ -31,8 +32,8 @@ from quire.system.hardware import detect
 CASES = ("opt-125m:bfloat16:", "qwen3-0.6b:bfloat16:int8", "olmoe-1b-7b:bfloat16:int4")
 BAR = 0.15
 STREAMS, LONG, SHORT, CHUNK = 8, 512, 64, 512
-TURNS = 3
-"""Times that each step is computed in a round; the median counts."""
+TURNS = 5
+"""Of a round."""
 STEPS: dict[str, list[Entry]] = {
     **{f"prefill {n} after 0": [(0, 0, n)] for n in (32, 128, CHUNK)},
     "prefill 128 after 384": [(0, LONG - 128, 128)],
@@ -50,16 +51,19 @@ def measure(case: str, rounds: int) -> dict[str, Any]:
     fields: dict[str, Any] = {"load_format": "dummy", "dtype": dtype, "max_num_seqs": STREAMS}
     fields |= {"max_model_len": LONG + 1, "quantization": quantization or None}
     config = resolve(EngineArgs(model=model, **fields), detect()).config
-    found, seconds = [], []
+    meter, seconds = Meter(config.num_threads), []
+    meter.turn()
     with StepBench(config, LONG, STREAMS, CHUNK) as bench:
         bench.fill(LONG)
-        for _ in range(rounds):
-            found.append(measured())
-            turns = [{name: bench.seconds(s) for name, s in STEPS.items()} for _ in range(TURNS)]
-            seconds.append({n: statistics.median(turn[n] for turn in turns) for n in STEPS})
-    costs = [cost_of(config, limits) for limits in found]
+        before = read_host()
+        for _ in range(rounds * TURNS):
+            meter.turn()
+            seconds.append({name: bench.seconds(step) for name, step in STEPS.items()})
+        use = use_between(before, read_host())
+    limits = meter.limits()
+    cost = cost_of(config, limits)
     steps = [
-        {"step": name} | _compared(STEPS[name], costs, [times[name] for times in seconds])
+        {"step": name} | _compared(STEPS[name], cost, [turn[name] for turn in seconds])
         for name in STEPS
     ]
     errors = {
@@ -68,26 +72,24 @@ def measure(case: str, rounds: int) -> dict[str, Any]:
     }
     return {
         "case": case,
-        "limit_gb_s": [limits.bandwidth_of(config.num_threads) / 1e9 for limits in found],
-        "disturbance": max(limits.disturbance for limits in found),
+        "limit_gb_s": limits.bandwidth_of(config.num_threads) / 1e9,
+        "disturbance": use.others if use else 0.0,
         "errors": errors,
         "steps": steps,
     }
 
 
-def _compared(
-    step: Sequence[Entry], costs: Sequence[RooflineCost], times: Sequence[float]
-) -> dict[str, Any]:
-    """Return the medians of a step's rounds, each predicted from the limits before it."""
+def _compared(step: Sequence[Entry], cost: RooflineCost, times: Sequence[float]) -> dict[str, Any]:
+    """Return a step's median and its prediction."""
     tokens = sum(count for _, _, count in step)
     context = sum(start + count for _, start, count in step)
     pairs = sum(count * start + count * (count + 1) // 2 for _, start, count in step)
-    predicted = [cost.seconds(tokens, len(step), context, pairs) for cost in costs]
-    error = statistics.median(math.log(p / t) for p, t in zip(predicted, times, strict=True))
+    predicted, seen = cost.seconds(tokens, len(step), context, pairs), statistics.median(times)
+    error = math.log(predicted / seen)
     return {
-        "ms": round(1e3 * statistics.median(times), 3),
+        "ms": round(1e3 * seen, 3),
         "fastest_ms": round(1e3 * min(times), 3),
-        "predicted_ms": round(1e3 * statistics.median(predicted), 3),
+        "predicted_ms": round(1e3 * predicted, 3),
         # The same for twice as much as for half as much.
         "error": round(math.copysign(math.expm1(abs(error)), error), 3),
     }

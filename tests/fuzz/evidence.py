@@ -125,7 +125,9 @@ class Draw:
         def of_types() -> dict[str, dict[int, float]]:
             return {name: rates() for name in TYPES if self._random.random() < 0.9}
 
-        reached = (rates(), of_types(), of_types(), rates()) if self._random.random() < 0.5 else ()
+        points = [*zip(sorted(self.some(self.amount)), self.some(self.amount), strict=False)]
+        reached = (rates(), of_types(), of_types(), rates(), {"bfloat16": tuple(points)})
+        reached = reached if self._random.random() < 0.5 else ()
         return Limits("x", self.whole(), rates(), of_types(), 0.0, *reached)
 
     def operations(self) -> OpProfile:

@@ -12,9 +12,9 @@ multiplies each pair of tokens.
             + time to read keys and values + time of pairs
 
 At the corner, the smooth maximum is 1.19 times either time; if one is twice the other, 1.02 times
-the larger. Measured limits have an exponent per weight format. Small batches are limited by memory,
-so another row costs little more than its attention. Beyond the corner, the time grows with the
-tokens.
+the larger. Measured limits have times of a few rows per weight format in its place, because kernels
+multiply rows in groups. Small batches are limited by memory, so another row costs little more than
+its attention. Beyond the corner, the time grows with the tokens.
 """
 
 from __future__ import annotations
@@ -29,12 +29,21 @@ SIMILAR = {"int4": "int8", "int8_w8a16": "", "fp8": ""}
 model's. int4: codes of fewer than 8 bits, times int8."""
 CORNER = 4.0
 """Exponent of the smooth maximum; infinity would be the plain maximum, and 1 the sum."""
+Overlap = tuple[tuple[float, float], ...]
+"""Measured times of products alone and of both, relative to reading, ascending; () is unknown."""
 
 
-def smooth_maximum(first: float, second: float, corner: float = CORNER) -> float:
-    """Return the time of two things that overlap imperfectly."""
-    total: float = (first**corner + second**corner) ** (1.0 / corner)
-    return total
+def together(reading: float, products: float, overlap: Overlap = ()) -> float:
+    """Return the time of reading weights and multiplying by them, which overlap imperfectly."""
+    if not overlap or not reading:
+        total: float = (reading**CORNER + products**CORNER) ** (1.0 / CORNER)
+        return total
+    share, (left, low) = products / reading, (0.0, overlap[0][1])
+    for right, high in overlap:
+        if share < right:
+            return reading * (low + (high - low) * (share - left) / (right - left))
+        left, low = right, high
+    return max(reading * low, products)
 
 
 class StepCost(Protocol):
@@ -81,7 +90,7 @@ class HardwareProfile:
             operations.
         weight_bytes_per_second: rate of a step of one row by product type, if it was measured; else
             `bytes_per_second`.
-        corners: exponent of the smooth maximum by product type; else `CORNER`.
+        overlaps: of reading and multiplying by product type; else the smooth maximum.
         attention_flops_per_second: peak of attention's operations; if None, that of products of
             the model's type.
         bandwidth_share, flops_share, attention_share: shares of these peaks that a decode step, a
@@ -118,7 +127,7 @@ class HardwareProfile:
     attention_flops_per_second: float | None = None
     paged_by_length: bool = False
     weight_bytes_per_second: dict[str, float] = field(default_factory=dict)
-    corners: dict[str, float] = field(default_factory=dict)
+    overlaps: dict[str, Overlap] = field(default_factory=dict)
 
     def flops_of(self, product: str, dtype: str) -> float:
         """Return the peak of a product type in a model of `dtype`; of a similar one if unknown."""
@@ -165,11 +174,11 @@ class StepParts(NamedTuple):
     states: float
     pairs: float
     others: float
-    corner: float = CORNER
+    overlap: Overlap = ()
 
     def seconds(self, memory: float = 1.0, compute: float = 1.0) -> float:
         """Return the step's time if it reaches these shares of the rates of memory and products."""
-        linear = smooth_maximum(self.weights / memory, self.products / compute, self.corner)
+        linear = together(self.weights / memory, self.products / compute, self.overlap)
         return linear + self.states / memory + self.pairs / compute + self.others
 
 
@@ -193,7 +202,7 @@ class RooflineCost:
         window_share: share of the layers that slide.
         bytes_per_second, flops_per_second, attention_flops_per_second: reached rates, not peaks.
         kv_bytes_per_second: rate of reading keys and values; that of weights if None.
-        corner: exponent of the smooth maximum of reading weights and products.
+        overlap: of reading weights and products.
         overhead_seconds, seq_overhead_seconds, copy_bytes_per_second: see `HardwareProfile`.
         sum_seconds, sum_token_seconds: of sums over cards, per step and per token.
     """
@@ -215,7 +224,7 @@ class RooflineCost:
     expert_bytes: float = 0.0
     unchosen: float = 0.0
     state_bytes: float = 0.0
-    corner: float = CORNER
+    overlap: Overlap = ()
     head_bytes: float = 0.0
     head_read: float = 1.0
     head_products: float = 1.0
@@ -262,7 +271,7 @@ class RooflineCost:
             + keys / (self.kv_bytes_per_second or self.bytes_per_second)
             + self.sum_seconds
             + self.sum_token_seconds * num_tokens,
-            self.corner,
+            self.overlap,
         )
 
     def host_seconds(self, num_seqs: int) -> float:

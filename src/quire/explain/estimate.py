@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from quire.core.cost import RooflineCost, smooth_maximum
+from quire.core.cost import RooflineCost, together
 from quire.explain.bounds import NEARLY_ALL
 from quire.explain.evidence import QUIET, Evidence
 from quire.explain.limits import profile_of
@@ -113,7 +113,7 @@ class Estimator:
         """Return the seconds of the products and of attention in the observed steps."""
         parts = [(s.count, s.parts(cost)) for s in self._steps]
         return {
-            "products": sum(n * smooth_maximum(p.weights, p.products, p.corner) for n, p in parts),
+            "products": sum(n * together(p.weights, p.products, p.overlap) for n, p in parts),
             "attention": sum(n * (p.pairs + p.others) for n, p in parts),
         }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.cost import PROFILES, SIMILAR, HardwareProfile, smooth_maximum
+from quire.core.cost import PROFILES, SIMILAR, HardwareProfile, Overlap
 from quire.system import env
 from quire.system.hardware import cpu_name
 
@@ -21,8 +21,6 @@ SLOWEST, FASTEST = 1.0, 1e18
 """Bytes/s or operations/s beyond any machine."""
 QUIET = 0.1
 """Share of the cores that others may use while limits are measured."""
-SUM, MAXIMUM = 1.0, 16.0
-"""Exponents of the smooth maximum: the sum, and nearly the plain maximum."""
 TYPES = ("float32", "float16", "bfloat16", "int8", *SIMILAR)
 
 
@@ -40,8 +38,7 @@ class Limits(msgspec.Struct, frozen=True):
         reads: bytes/s of weights in memory that multiply one row, by product type and number of
             threads. Kernels that decode weights may be slower than memory. May be empty, too.
         products: operations/s of a prompt's rows with such weights.
-        corners: exponent of the smooth maximum of both for a step of some rows, by product type: 1
-            if reading and multiplying do not overlap.
+        overlaps: how reading and multiplying a few rows overlap, by product type.
         keys: bytes/s at which decoding reads keys and values, by number of threads.
     """
 
@@ -54,7 +51,7 @@ class Limits(msgspec.Struct, frozen=True):
     reads: dict[str, dict[int, float]] = {}
     products: dict[str, dict[int, float]] = {}
     keys: dict[int, float] = {}
-    corners: dict[str, float] = {}
+    overlaps: dict[str, Overlap] = {}
 
     @property
     def disturbed(self) -> bool:
@@ -65,8 +62,10 @@ class Limits(msgspec.Struct, frozen=True):
     def usable(self) -> bool:
         """Return whether every rate is possible, and float32 products were measured."""
         rates = [self.bandwidth, *self.flops.values(), *self.reads.values()]
-        if not all(SUM <= corner <= MAXIMUM for corner in self.corners.values()):
-            return False
+        for overlap in self.overlaps.values():
+            ascending = all(a < b for a, b in pairwise((0.0, *(first for first, _ in overlap))))
+            if not ascending or not all(0.0 < both < FASTEST for _, both in overlap):
+                return False
         rates += [*self.products.values(), *filter(None, (self.attention, self.keys))]
         return "float32" in self.flops and all(
             known and all(n > 0 and SLOWEST <= rate < FASTEST for n, rate in known.items())
@@ -100,7 +99,7 @@ def profile_of(limits: Limits, threads: float, peaks: bool = False) -> HardwareP
         memory_bytes=0,
         bytes_per_second=bandwidth,
         weight_bytes_per_second=reads,
-        corners={} if peaks else limits.corners,
+        overlaps={} if peaks else limits.overlaps,
         flops_per_second=flops,
         attention_flops_per_second=_at(attention, threads) if attention else None,
         bandwidth_share=1.0,
@@ -110,17 +109,6 @@ def profile_of(limits: Limits, threads: float, peaks: bool = False) -> HardwareP
         overhead_seconds=0.0,
         seq_overhead_seconds=0.0,
     )
-
-
-def corner_of(first: float, second: float, both: float) -> float:
-    """Return the exponent with which the smooth maximum of two times is `both`."""
-    low, high = SUM, MAXIMUM
-    for _ in range(20):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if smooth_maximum(first, second, middle) > both else (low, middle)
-        )
-    return low
 
 
 def _at(known: dict[int, float], threads: float) -> float:

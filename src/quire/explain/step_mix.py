@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from quire.core.config import EngineConfig
-from quire.core.cost import RooflineCost, StepParts, cautious_cpu, smooth_maximum
+from quire.core.cost import RooflineCost, StepParts, cautious_cpu, together
 from quire.explain.evidence import Window
 from quire.explain.limits import Limits, profile_of
 from quire.models.cost import at_rates, roofline
@@ -216,8 +216,7 @@ def reached(
     best, least = Reached(), math.inf
     for ratio in RATIOS:
         linear = [
-            smooth_maximum(b.parts.weights, ratio * b.parts.products, b.parts.corner)
-            for b in buckets
+            together(b.parts.weights, ratio * b.parts.products, b.parts.overlap) for b in buckets
         ]
         columns = list(zip(linear, *fixed, strict=True))
         usual = _slowed(columns, seen, counts, waited)

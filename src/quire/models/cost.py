@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from quire.core.config import ON_TORCH, EngineConfig
-from quire.core.cost import CORNER, HardwareProfile, RooflineCost, cautious_cpu
+from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Form
 from quire.models.layout import head_name, parameters
@@ -86,7 +86,7 @@ def at_rates(cost: RooflineCost, config: EngineConfig, hardware: HardwareProfile
     return replace(
         cost,
         bytes_per_second=hardware.bandwidth_share * weights,
-        corner=hardware.corners.get(product, CORNER),
+        overlap=hardware.overlaps.get(product, ()),
         flops_per_second=hardware.flops_share * flops,
         head_read=weights / logits,
         head_products=flops / hardware.flops_of(head, dtype),

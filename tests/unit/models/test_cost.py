@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 import pytest
 
-from quire.core.cost import PROFILES, RooflineCost, smooth_maximum
-from quire.explain.limits import FLOPS_SHARE, Limits, corner_of, profile_of
+from quire.bench.kernels.rates import PROMPT, overlap_of
+from quire.core.cost import PROFILES, RooflineCost, together
+from quire.explain.limits import FLOPS_SHARE, Limits, profile_of
 from quire.models.cost import product_type, roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
@@ -99,12 +101,18 @@ def test_a_format_has_its_own_measured_rates(flags: dict[str, Any], product: str
     assert roofline(config, profile_of(limits, 2, peaks=True)).bytes_per_second == 30e9
 
 
-@pytest.mark.parametrize("corner", [1.0, 2.5, 4.0])
-def test_a_corner_is_found_from_three_times(corner: float) -> None:
-    assert corner_of(3.0, 4.0, smooth_maximum(3.0, 4.0, corner)) == pytest.approx(corner, rel=1e-3)
-    assert corner_of(3.0, 4.0, 9.0) == pytest.approx(1.0, rel=1e-3)
-    limits = Limits("a processor", 2, {2: 30e9}, {"float32": {2: 1e11}}, corners={"int8": corner})
+def test_a_few_rows_take_what_was_measured() -> None:
+    seconds = {1: 1.0, 2: 0.9, 4: 1.1, 8: 2.0, PROMPT: 16.0}
+    overlap = overlap_of(seconds)
+    for rows, both in seconds.items():
+        assert together(3.0, 3.0 * rows / 8, overlap) == pytest.approx(3.0 * both)
+    assert together(3.0, 3.0 * 6 / 8, overlap) == pytest.approx(3.0 * (1.1 + 2.0) / 2)
+    assert together(3.0, 0.0, overlap) == 3.0
+    assert together(3.0, 300.0, overlap) == 300.0
+    limits = Limits("a processor", 2, {2: 30e9}, {"float32": {2: 1e11}}, overlaps={"int8": overlap})
     args = EngineArgs(model="qwen3-0.6b", load_format="dummy", quantization="int8")
     config = resolve(args, detect()).config
-    assert roofline(config, profile_of(limits, 2)).corner == corner
-    assert not msgspec.structs.replace(limits, corners={"int8": 0.0}).usable
+    assert limits.usable
+    assert roofline(config, profile_of(limits, 2)).overlap == overlap
+    for wrong in (overlap[::-1], ((1.0, -1.0),), ((1.0, math.inf),), ((math.nan, 1.0),)):
+        assert not msgspec.structs.replace(limits, overlaps={"int8": wrong}).usable

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from quire.core.cost import Overlap
 from quire.core.errors import QuireError
 from quire.explain.host import read_host, use_between
 from quire.explain.limits import Limits, load_limits, save_limits
@@ -25,28 +26,37 @@ BUFFER_BYTES = 2**29
 
 def measure() -> Limits:
     """Measure with one thread and with all cores, in some seconds; the machine should be idle."""
-    cores, before = detect().cores, read_host()
-    found = {threads: _measure(threads) for threads in sorted({1, cores})}
+    cores, before, found = detect().cores, read_host(), {}
+    for threads in sorted({1, cores}):
+        meter = Meter(threads)
+        for _ in range(ROUNDS + 1):
+            meter.turn()
+        found[threads] = meter.rates()
     use = use_between(before, read_host())
+    return _limits_of(found, use.others if use else 0.0)
+
+
+def _limits_of(found: dict[int, _Rates], disturbance: float = 0.0) -> Limits:
+    """Return the limits of a machine with these rates by number of threads."""
+    best = found[max(found)]
 
     def by_type(name: str) -> dict[str, dict[int, float]]:
-        types = getattr(found[cores], name)
         return {
             one: {threads: getattr(each, name)[one] for threads, each in found.items()}
-            for one in types
+            for one in getattr(best, name)
         }
 
     return Limits(
         cpu_name(),
-        cores,
+        max(found),
         {threads: each.bandwidth for threads, each in found.items()},
         by_type("flops"),
-        use.others if use else 0.0,
+        disturbance,
         {threads: each.attention for threads, each in found.items()},
         by_type("reads"),
         by_type("products"),
         {threads: each.keys for threads, each in found.items()},
-        found[cores].corners,
+        best.overlaps,
     )
 
 
@@ -60,43 +70,63 @@ class _Rates(NamedTuple):
     reads: dict[str, float]
     products: dict[str, float]
     keys: float
-    corners: dict[str, float]
+    overlaps: dict[str, Overlap]
 
 
-def _measure(threads: int) -> _Rates:
-    from quire.bench.bandwidth import Reader
-    from quire.bench.kernels import timing
-    from quire.bench.kernels.case import Variant
-    from quire.bench.kernels.rates import FORMATS, Attention, Products
-    from quire.ops.native.kernels import available_isas
-    from quire.ops.providers import load_ops
+class Meter:
+    """Measures the rates of a number of threads, in turns."""
 
-    isa = available_isas()[-1]
-    peaks = timing.Limits(Reader(threads, BUFFER_BYTES))
-    variants = {name: Variant(0, FORMATS[name][0], isa, FORMATS[name][1]) for name in PEAKS}
-    for variant in variants.values():
-        peaks.add_products(load_ops("cpu", isa, threads, variant.quantization), variant)
-    formats = {
-        name: Products(load_ops("cpu", isa, threads, packing), name)
-        for name, (_, packing) in FORMATS.items()
-    }
-    attention = Attention(load_ops("cpu", isa, threads))
-    for turn in range(ROUNDS + 1):
-        if turn:  # the first one only warms up
-            peaks.measure()
-        attention.measure()
-        for each in formats.values():
+    def __init__(self, threads: int) -> None:
+        from quire.bench.bandwidth import Reader
+        from quire.bench.kernels import timing
+        from quire.bench.kernels.case import Variant
+        from quire.bench.kernels.rates import FORMATS, Attention, Products
+        from quire.ops.native.kernels import available_isas
+        from quire.ops.providers import load_ops
+
+        isa = available_isas()[-1]
+        self._threads, self._warm = threads, False
+        self._peaks = timing.Limits(Reader(threads, BUFFER_BYTES))
+        self._variants = {
+            name: Variant(0, FORMATS[name][0], isa, FORMATS[name][1]) for name in PEAKS
+        }
+        for variant in self._variants.values():
+            ops = load_ops("cpu", isa, threads, variant.quantization)
+            self._peaks.add_products(ops, variant)
+        self._formats = {
+            name: Products(load_ops("cpu", isa, threads, packing), name)
+            for name, (_, packing) in FORMATS.items()
+        }
+        self._attention = Attention(load_ops("cpu", isa, threads))
+
+    def turn(self) -> None:
+        """Measure everything once; the first turn only warms up."""
+        if self._warm:
+            self._peaks.measure()
+        self._attention.measure()
+        for each in self._formats.values():
             each.measure()
-    reads = {name: each.reads[1:] for name, each in formats.items()}
-    return _Rates(
-        max(peaks.bandwidth, *map(max, reads.values())),
-        {name: peaks.flops(variant) for name, variant in variants.items()},
-        median(attention.rates[1:]),
-        {name: median(rates) for name, rates in reads.items()},
-        {name: median(each.rates[1:]) for name, each in formats.items()},
-        median(attention.keys[1:]),
-        {name: median(each.corners[1:]) for name, each in formats.items()},
-    )
+        self._warm = True
+
+    def rates(self) -> _Rates:
+        """Return the rates of the turns so far."""
+        from quire.bench.kernels.rates import PROMPT, overlap_of
+
+        times = {name: each.medians() for name, each in self._formats.items()}
+        fastest = max(each.nbytes / min(each.seconds[1]) for each in self._formats.values())
+        return _Rates(
+            max(self._peaks.bandwidth, fastest),
+            {name: self._peaks.flops(variant) for name, variant in self._variants.items()},
+            median(self._attention.rates[1:]),
+            {name: each.nbytes / times[name][1] for name, each in self._formats.items()},
+            {name: each.flops / times[name][PROMPT] for name, each in self._formats.items()},
+            median(self._attention.keys[1:]),
+            {name: overlap_of(each) for name, each in times.items()},
+        )
+
+    def limits(self) -> Limits:
+        """Return the limits of a machine that always has so many threads."""
+        return _limits_of({self._threads: self.rates()})
 
 
 def measure_and_keep() -> Limits:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quire.bench.kernels.case import cache_bytes, noise
+from quire.core.cost import Overlap
 from quire.core.dtypes import BFLOAT16, HostArray, dtype_of
 from quire.core.quantized import QuantizedWeight
-from quire.explain.limits import corner_of
 from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ FORMATS: dict[str, tuple[str, str | None]] = {
     "fp8": ("bfloat16", None),
 }
 """Product types (`core.cost.SIMILAR`) → the type of x, and the packing."""
-ROWS, COLUMNS, PROMPT = 1024, 1024, 128
-"""Of the random numbers that a weight repeats, and the rows of a prompt."""
+ROWS, COLUMNS, FEW, PROMPT = 1024, 1024, (1, 2, 4, 8), 128
+"""Of the random numbers that a weight repeats; rows of decode steps, and of a prompt."""
 WEIGHT_BYTES = 2**24
 """About as many in each format, so that the time of a call is little of the rate."""
 CACHES = 3
@@ -55,33 +56,33 @@ class Products:
         count = max(1, WEIGHT_BYTES // pack(1).nbytes)
         first = pack(count)
         self.nbytes, self.kind = first.nbytes, getattr(first, "kind", "")
-        self._flops = 2 * count * ROWS * COLUMNS * PROMPT
+        self.flops = 2 * count * ROWS * COLUMNS * PROMPT
         self._ops = ops
         self._weights = [first] + [pack(count) for _ in range(_beyond_caches(self.nbytes) - 1)]
-        self._one, self._few, self._prompt = (
-            ops.array(noise(random, (rows, COLUMNS), dtype)) for rows in (1, STREAMS, PROMPT)
-        )
-        self.reads: list[float] = []
-        """Bytes/s of the weights that multiply one row."""
-        self.rates: list[float] = []
-        """Operations/s of a prompt's rows."""
-        self.corners: list[float] = []
-        """Exponents of the smooth maximum that predict some rows from one row and a prompt."""
+        self._x = {
+            rows: ops.array(noise(random, (rows, COLUMNS), dtype)) for rows in (*FEW, PROMPT)
+        }
+        self.seconds: dict[int, list[float]] = {rows: [] for rows in self._x}
+        """Of a product with so many rows."""
 
     def measure(self) -> None:
-        """Multiply one row and some rows by all weights, and a prompt by one."""
-        one, few = (self._seconds(x, self._weights) for x in (self._one, self._few))
-        prompt = self._seconds(self._prompt, self._weights[:1])
-        self.reads.append(self.nbytes / one)
-        self.rates.append(self._flops / prompt)
-        self.corners.append(corner_of(one, prompt * STREAMS / PROMPT, few))
+        """Multiply a few rows by all weights, and a prompt by one."""
+        for rows, x in self._x.items():
+            weights = self._weights[:1] if rows == PROMPT else self._weights
+            start = time.perf_counter()
+            for weight in weights:
+                self._ops.linear(x, weight)
+            self.seconds[rows].append((time.perf_counter() - start) / len(weights))
 
-    def _seconds(self, x: Any, weights: list[Any]) -> float:
-        """Return the mean seconds of a product."""
-        start = time.perf_counter()
-        for weight in weights:
-            self._ops.linear(x, weight)
-        return (time.perf_counter() - start) / len(weights)
+    def medians(self) -> dict[int, float]:
+        """Return the median seconds; the first turn only warmed up."""
+        return {rows: median(seconds[1:]) for rows, seconds in self.seconds.items()}
+
+
+def overlap_of(seconds: dict[int, float]) -> Overlap:
+    """Return how reading and multiplying overlap, from the seconds of products by their rows."""
+    one, prompt = seconds[1], seconds[PROMPT]
+    return tuple((prompt * n / PROMPT / one, both / one) for n, both in seconds.items())
 
 
 def _float8(matrix: HostArray) -> QuantizedWeight:

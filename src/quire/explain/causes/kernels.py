@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.cost import CORNER, smooth_maximum
+from quire.core.cost import together
 from quire.explain.causes.case import CONFIDENCE, Case, Kind, Suspect, change, saving, suspect
 from quire.explain.limits import profile_of
 from quire.explain.report import START, THROUGHPUT, Change, Finding
@@ -72,10 +72,10 @@ def untuned_kernels(case: Case) -> Suspect | None:
     product = product_type(e.config)
     known = profile_of(e.limits, min(e.config.num_threads, e.cores))
     reading = known.weight_bytes_per_second.get(product, known.bytes_per_second)
-    rate, corner = known.flops_of(product, e.config.dtype), known.corners.get(product, CORNER)
+    rate, overlap = known.flops_of(product, e.config.dtype), known.overlaps.get(product, ())
     ops = [op for op in profile.ops if op.name == "linear" and op.seconds >= SHORT * op.calls]
     seconds = sum(op.seconds for op in ops) * (1.0 - case.waited)
-    needed = sum(smooth_maximum(op.nbytes / reading, op.flops / rate, corner) for op in ops)
+    needed = sum(together(op.nbytes / reading, op.flops / rate, overlap) for op in ops)
     if not ops or needed >= MISTUNED * seconds:
         return None
     inside = min(1.0, seconds / max(1e-9, profile.model_seconds))
