@@ -7,7 +7,7 @@ file may hold anything.
 from __future__ import annotations
 
 from itertools import compress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -18,7 +18,7 @@ from quire.explain.host import HostUse
 from quire.explain.surroundings import Surroundings
 from quire.metrics.requests import MOST_RECORDED, RecordedRequest
 
-S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 
 SHORTEST_WINDOW = 1e-3
 """Seconds; rates over less time mean nothing."""
@@ -26,6 +26,8 @@ LEAST, MOST = 1e-12, 1e15
 """Less seconds or tokens count as 0, and more as `MOST`, so that nothing overflows."""
 _STEP = ("prepare", "model", "encode", "sample")
 """Parts of the core's time that the executor spends on a step."""
+_DRAFTS = ("drafted_passes", "accepted_tokens")
+_SHARES = ("stopped", "paused", "clock", "remote")
 NEARLY_ALL = 1.0 - 1e-6
 """Largest share of the time that a cause may claim, so that gains are finite. What a window allows
 is less, see `Case.most_gain`."""
@@ -74,40 +76,31 @@ def _amount(value: float, most: float = MOST) -> float:
 
 
 def _window(evidence: Evidence) -> Window:
-    w = evidence.window
-    fields: dict[str, Any] = {
-        name: value
-        for name, value in msgspec.structs.asdict(_numbers(w)).items()
-        if isinstance(value, (int, float))
-    }
-    fields["seconds"] = max(SHORTEST_WINDOW, fields["seconds"])
-    fields["kv_share"], fields["kv_peak"] = _amount(w.kv_share, 1.0), _amount(w.kv_peak, 1.0)
-    fields["kv_held"] = _amount(w.kv_held, 1.0)
-    fields["cached_tokens"] = min(fields["cached_tokens"], fields["prompt_tokens"])
-    for name in ("drafted_passes", "accepted_tokens"):
-        fields[name] = min(fields[name], fields["draft_tokens"])
+    w = _numbers(evidence.window)
     possible = [tokens > 0 and count > 0 for tokens, count in w.step_sizes]
-    fields["step_sizes"] = [
-        (_amount(tokens), int(_amount(count))) for tokens, count in compress(w.step_sizes, possible)
-    ]
-    for name in ("step_seconds", "step_rest"):
-        seconds = getattr(w, name)
-        if len(seconds) == len(w.step_sizes):
-            fields[name] = [_amount(s) for s in compress(seconds, possible)]
-    parts = {name: _amount(seconds) for name, seconds in w.parts.items()}
-    fields["seconds"] = _fit_core(parts, fields["seconds"], evidence)
-    fields["scrape_seconds"] = min(fields["scrape_seconds"], fields["seconds"])
-    fields["draft_seconds"] = min(fields["draft_seconds"], parts.get("prepare", 0.0))
+    fields: dict[str, Any] = {
+        name: [*compress(seconds, possible)] if len(seconds) == len(possible) else []
+        for name, seconds in (("step_seconds", w.step_seconds), ("step_rest", w.step_rest))
+    }
+    fields |= {name: min(1.0, getattr(w, name)) for name in ("kv_share", "kv_peak", "kv_held")}
+    drafts = {name: min(getattr(w, name), w.draft_tokens) for name in _DRAFTS}
+    parts = dict(w.parts)
+    seconds = _fit_core(parts, max(SHORTEST_WINDOW, w.seconds), evidence)
     for name in parts.keys() - {*CORE, "queue"}:
-        parts[name] = min(parts[name], lanes_of(name, evidence) * fields["seconds"])
-    fields["mix"] = _numbers(w.mix)
-    for name in ("refused", "polls"):
-        counts = getattr(w, name).items()
-        fields[name] = {key: int(_amount(count)) for key, count in counts}
+        parts[name] = min(parts[name], lanes_of(name, evidence) * seconds)
     longest = evidence.config.scheduler.max_model_len
-    fields["stages"] = [_numbers(stage) for stage in w.stages]
-    fields["arrivals"] = [_request(r, longest) for r in w.arrivals[-MOST_RECORDED:]]
-    return Window(**fields | {"parts": parts})
+    return msgspec.structs.replace(
+        w,
+        seconds=seconds,
+        parts=parts,
+        step_sizes=[*compress(w.step_sizes, possible)],
+        cached_tokens=min(w.cached_tokens, w.prompt_tokens),
+        scrape_seconds=min(w.scrape_seconds, seconds),
+        draft_seconds=min(w.draft_seconds, parts.get("prepare", 0.0)),
+        arrivals=[_request(r, longest) for r in w.arrivals[-MOST_RECORDED:]],
+        **fields,
+        **drafts,
+    )
 
 
 def lanes_of(name: str, evidence: Evidence) -> int:
@@ -116,14 +109,21 @@ def lanes_of(name: str, evidence: Evidence) -> int:
     return {"tokenize": tokenizers, "images": IMAGE_PROCESSES}.get(name, 1)
 
 
-def _numbers(plain: S) -> S:
-    """Return a struct with its numbers between 0 and `MOST`."""
-    numbers = {
-        name: type(value)(_amount(value))
-        for name in plain.__struct_fields__
-        if isinstance(value := getattr(plain, name), (int, float))
-    }
-    return msgspec.structs.replace(plain, **numbers)
+def _numbers(plain: T, most: float = MOST) -> T:
+    """Return plain data with its numbers between 0 and `MOST`, and its floats up to `most`."""
+    found: Any = plain
+    if isinstance(plain, float):
+        found = _amount(plain, most)
+    elif isinstance(plain, int):
+        found = type(plain)(_amount(plain))
+    elif isinstance(plain, list | tuple):
+        found = type(plain)(_numbers(item, most) for item in plain)
+    elif isinstance(plain, dict):
+        found = {key: _numbers(value, most) for key, value in plain.items()}
+    elif isinstance(plain, msgspec.Struct):
+        fields = msgspec.structs.asdict(plain)
+        found = type(plain)(**{name: _numbers(value, most) for name, value in fields.items()})
+    return cast(T, found)
 
 
 def _request(request: RecordedRequest, longest: int) -> RecordedRequest:
@@ -141,16 +141,14 @@ def _request(request: RecordedRequest, longest: int) -> RecordedRequest:
 def _surroundings(around: Surroundings | None, seconds: float) -> Surroundings | None:
     if around is None:
         return None
-    shares = {
-        name: _amount(getattr(around, name), 1.0)
-        for name in ("stopped", "paused", "clock", "remote")
-    }
+    around = _numbers(around)
+    shares = {name: min(1.0, getattr(around, name)) for name in _SHARES}
     most = max(1, around.online) * seconds  # of all CPUs
     return msgspec.structs.replace(
-        _numbers(around),
-        throttled=_amount(around.throttled, most),
-        disk_wait=_amount(around.disk_wait, most),
-        memory_wait=_amount(around.memory_wait, seconds),
+        around,
+        throttled=min(around.throttled, most),
+        disk_wait=min(around.disk_wait, most),
+        memory_wait=min(around.memory_wait, seconds),
         **shares,
     )
 
@@ -178,30 +176,21 @@ def _fit_core(parts: dict[str, float], seconds: float, evidence: Evidence) -> fl
 def _profile(profile: OpProfile | None) -> OpProfile | None:
     if profile is None or profile.steps <= 0:
         return None
-    ops = [_numbers(op) for op in profile.ops if op.seconds >= 1e-9]  # the clock's resolution
-    waits = [_amount(seconds) for seconds in profile.rank_waits]
-    model = _amount(profile.model_seconds)
-    return msgspec.structs.replace(profile, ops=ops, model_seconds=model, rank_waits=waits)
+    ops = [op for op in profile.ops if op.seconds >= 1e-9]  # the clock's resolution
+    return _numbers(msgspec.structs.replace(profile, ops=ops))
 
 
 def _host(host: HostUse | None) -> HostUse | None:
     if host is None or not host.seconds >= SHORTEST_WINDOW or host.cpus < 1:
         return None
     host = _numbers(host)
-    busy = _amount(host.busy, host.cpus * host.seconds)
+    busy = min(host.busy, host.cpus * host.seconds)
     return msgspec.structs.replace(
         host,
         busy=busy,
-        steal=_amount(host.steal, busy),
-        loop_waited=_amount(host.loop_waited, host.seconds),
-        waits=[_amount(waited, host.seconds) for waited in host.waits],
-        workers=[
-            msgspec.structs.replace(
-                w, ran=_amount(w.ran, host.seconds), waited=_amount(w.waited, host.seconds)
-            )
-            for w in host.workers
-        ],
-        neighbours=[
-            msgspec.structs.replace(n, cpus=_amount(n.cpus, host.cpus)) for n in host.neighbours
-        ],
+        steal=min(host.steal, busy),
+        loop_waited=min(host.loop_waited, host.seconds),
+        waits=_numbers(host.waits, host.seconds),
+        workers=_numbers(host.workers, host.seconds),
+        neighbours=_numbers(host.neighbours, host.cpus),
     )
