@@ -78,6 +78,7 @@ def proven(name: str, repetitions: int, kept: Path | None) -> dict[str, Any]:
     with ExitStack() as stack:
         folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(2)]
         before = stack.enter_context(serving(fault, folders[0]))
+        time.sleep(STANDBY)
         evidence = measured(before, fault).evidence
         report = explained(msgspec.structs.replace(evidence, halves=[]))
         causes = [finding.cause for finding in report.causes]

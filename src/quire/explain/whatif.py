@@ -33,9 +33,9 @@ FEWEST_ROUNDS = 3
 """In the first, caches fill. In the last, clients have nothing left to ask."""
 MOST_STEPS = 1000
 """Longer replays are shortened, but not below `FEWEST_ROUNDS`."""
-MOST_WORK, ROWS = 30 * MOST_STEPS, 32
-"""Steps of all replays of a report, 0.3 ms each, of which so many rows take as long as one. Further
-replays are not run: a server allows ten seconds."""
+MOST_WORK, ROWS = 8 * MOST_STEPS, 32
+"""Steps of all replays of a report, 0.25 ms each, of which so many rows take as long as one.
+Further replays are not run."""
 MOST_CLIENTS, MOST_BLOCKS = 4096, 2**18
 """Larger engines are not replayed: it would take too much time and memory."""
 ALIKE = 1.5
@@ -78,15 +78,25 @@ class Replay:
         self._config = replace(
             case.evidence.config, tiers=TierConfig(), lora=None, num_blocks=case.window.kv_blocks
         )
+        fits = dict.fromkeys(case.estimate.serving())  # often both are the same
         self._stages = [
-            ModelledStage(fit.cost, request_seconds=fit.request_seconds)
-            for fit in case.estimate.serving()
+            ModelledStage(fit.cost, request_seconds=fit.request_seconds) for fit in fits
         ]
         self._known: dict[tuple[bool, int], _Speed] = {}
+        self._gains: dict[str, Predicted | None] = {}
         self._left = float(MOST_WORK)
 
     def gain(self, change: Change) -> Predicted | None:
-        """Return the simulated gain of a change of scheduling; None if it cannot be simulated."""
+        """Return the simulated gain of a change of scheduling; None if it cannot be simulated.
+
+        Several causes may propose the same change, which is simulated once.
+        """
+        key = f"{change.metric} {change.fields}"
+        if key not in self._gains:
+            self._gains[key] = self._gain(change)
+        return self._gains[key]
+
+    def _gain(self, change: Change) -> Predicted | None:
         window, config = self._window, self._config
         if config.pooling or config.scheduler.speculative or not self._stages:
             return None
@@ -125,8 +135,20 @@ class Replay:
             return None
         if change.metric == ITL:
             return min(before.gap, self._window.itl_p99 or before.gap) / after.gap
+        if now.clients is not None:
+            return after.tokens / before.tokens
         # Requests that come at their times get no faster than they come.
-        return after.tokens / (max(before.tokens, seen) if now.clients is None else before.tokens)
+        return min(after.tokens / max(before.tokens, seen), max(1.0, self._asked() / seen))
+
+    def _asked(self) -> float:
+        """Return the output tokens/s that the requests of the window asked for when they came."""
+        w = self._window
+        came = [r for r in w.arrivals if r.arrived > 0.0]
+        all_known = len(w.arrivals) < MOST_RECORDED or len(came) < len(w.arrivals)
+        begin = 0.0 if all_known or not came else came[0].arrived
+        usual = w.generation_tokens / max(1, w.ended)
+        asked = sum(r.sequences * (r.output_tokens or usual) for r in came)
+        return asked / max(1e-9, w.seconds - begin)
 
     def _settings(self, fields: dict[str, Any]) -> tuple[_Setting, _Setting]:
         """Return the engine as it is, and with fields of `EngineArgs` changed."""
