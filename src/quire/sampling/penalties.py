@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.sampling_params import SamplingParams
 from quire.ops.sample_row import LogitEdits
 from quire.sampling.masks import TokenRow
+
+LEAST_ROOM = 64
+"""Further tokens that a new sequence has room for."""
+BEYOND = 2**31
+"""Above any token."""
 
 
 class Penalties:
@@ -27,17 +34,19 @@ class Penalties:
     def __init__(self, params: SamplingParams, prompt: TokenRow, output: TokenRow) -> None:
         self._params = params
         self.num_output_tokens = len(output)
+        counted = prompt if params.repetition_penalty != 1.0 else prompt[:0]
+        self._prompt = _distinct(counted.astype(np.int32).tobytes())
         ids, counts = np.unique(output, return_counts=True)
-        if params.repetition_penalty != 1.0:
-            only_prompt = np.setdiff1d(prompt, output)
-            ids = np.concatenate([ids, only_prompt])
-            counts = np.concatenate([counts, np.zeros(len(only_prompt), dtype=counts.dtype)])
-        self._size = len(ids)
-        self._ids: NDArray[np.int64] = np.zeros(_capacity(self._size), dtype=np.int64)
+        at = np.searchsorted(self._prompt, ids)
+        new = self._prompt[at] != ids
+        num_prompt, others = len(self._prompt) - 1, ids[new]
+        self._size = num_prompt + len(others)
+        self._ids: NDArray[np.int64] = np.zeros(self._size + LEAST_ROOM, dtype=np.int64)
+        self._ids[: self._size] = np.concatenate([self._prompt[:-1], others])
         self._counts: NDArray[np.float32] = np.zeros(len(self._ids), dtype=np.float32)
-        self._ids[: self._size] = ids
-        self._counts[: self._size] = counts
-        self._index = {token: i for i, token in enumerate(ids.tolist())}
+        self._counts[at[~new]] = counts[~new]
+        self._counts[num_prompt : self._size] = counts[new]
+        self._others = {token: i for i, token in enumerate(others.tolist(), num_prompt)}
 
     @staticmethod
     def needed(params: SamplingParams) -> bool:
@@ -52,12 +61,13 @@ class Penalties:
         new = output[self.num_output_tokens :].tolist()
         self.num_output_tokens = len(output)
         for token in new:
-            at = self._index.setdefault(token, self._size)
+            at = int(self._prompt.searchsorted(token))
+            if self._prompt[at] != token:
+                at = self._others.setdefault(token, self._size)
             if at == self._size:
-                if at == len(self._ids):
-                    room = _capacity(at + 1) - at
-                    self._ids = np.pad(self._ids, (0, room))
-                    self._counts = np.pad(self._counts, (0, room))
+                if at == len(self._ids):  # twice as much, so that growth is rare
+                    self._ids = np.pad(self._ids, (0, at))
+                    self._counts = np.pad(self._counts, (0, at))
                 self._ids[at] = token
                 self._size += 1
             self._counts[at] += 1
@@ -81,6 +91,8 @@ class Penalties:
         edits.presence = self._params.presence_penalty
 
 
-def _capacity(size: int) -> int:
-    """Return room for twice `size` entries, so that growth is rare."""
-    return max(64, 2 * size)
+@lru_cache(maxsize=4)
+def _distinct(prompt: bytes) -> NDArray[np.int64]:
+    """Return the distinct tokens of a prompt, int32, in order, and `BEYOND`. The n completions of a
+    request share them, because making them takes milliseconds."""
+    return np.append(np.unique(np.frombuffer(prompt, dtype=np.int32)), BEYOND).astype(np.int64)

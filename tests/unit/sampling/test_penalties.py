@@ -112,3 +112,12 @@ def test_room_grows_seldom_and_counts_stay() -> None:
     assert penalties._ids[:1000].tolist() == output.tolist()
     assert penalties._counts[:1000].tolist() == [1.0] * 1000
     assert penalties.num_output_tokens == 1000
+
+
+def test_completions_of_one_prompt_share_its_tokens() -> None:
+    params = SamplingParams(repetition_penalty=1.5)
+    prompt, output = np.array([7, 5, 7], dtype=np.int32), np.array([5, 9], dtype=np.int32)
+    first, second = Penalties(params, prompt, output), Penalties(params, prompt.copy(), output)
+    assert first._prompt is second._prompt
+    first.count(np.array([5, 9, 7], dtype=np.int32))
+    assert second._counts[: second._size].tolist() == [1, 0, 1]  # of 5, 7, 9
