@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from quire.core.structured_outputs import ReasoningMarks
+from quire.text.guard import any_of
 
 Specials = Mapping[str, int]
 """Control tokens: text → id."""
@@ -127,9 +128,7 @@ def pieces(text: str, specials: Specials) -> list[str]:
     """Return a text in Lark: strings, and control tokens by their ids."""
     if not text:
         return []
-    longest_first = sorted(filter(None, specials), key=len, reverse=True)
-    pattern = "|".join(map(re.escape, longest_first))
-    parts = re.split(f"({pattern})", text) if pattern else [text]
+    parts = re.split(f"({any_of(specials)})", text)
     return [
         f"<[{specials[part]}]>" if part in specials else json.dumps(part, ensure_ascii=False)
         for part in parts

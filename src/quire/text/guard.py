@@ -10,9 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 from quire.system.records import dataclass
+
+_DEEPEST = 50
+"""Greatest depth of parentheses in a pattern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +38,7 @@ class Guard:
     def __init__(self, special_tokens: tuple[str, ...]) -> None:
         secret = os.urandom(16)
         self.mark = "".join(chr(0xF0000 + byte) for byte in secret)  # private-use characters
-        self._pattern = _alternatives(special_tokens)
-        self._tails = tuple({token[cut:] for token in special_tokens for cut in _cuts(token)})
-        self._heads = tuple({token[:cut] for token in special_tokens for cut in _cuts(token)})
+        self._parts = _parts(special_tokens)
 
     def protect(self, value: Any) -> Any:
         """Return `value` with a break in every special token of its strings and keys."""
@@ -50,10 +53,11 @@ class Guard:
     def _protect_text(self, text: str) -> str:
         broken = self._break(text)
         stripped = broken.strip()
-        if stripped.startswith(self._tails):
+        parts = self._parts
+        if any(stripped[:size] in parts.tails for size in parts.sizes):
             at = len(broken) - len(broken.lstrip())
             broken = broken[:at] + self.mark + broken[at:]
-        if stripped.endswith(self._heads):
+        if any(stripped[-size:] in parts.heads for size in parts.sizes):
             at = len(broken.rstrip())
             broken = broken[:at] + self.mark + broken[at:]
         return broken
@@ -61,12 +65,13 @@ class Guard:
     def _break(self, text: str) -> str:
         """Return `text` with a mark after the first character of every special token."""
         parts, position = [], 0
-        match = self._pattern.search(text)
+        search = self._parts.pattern.search
+        match = search(text)
         while match:
             cut = match.start() + 1
             parts += [text[position:cut], self.mark]
             position = cut
-            match = self._pattern.search(text, cut)
+            match = search(text, cut)
         return "".join([*parts, text[position:]]) if parts else text
 
     def lift(self, text: str) -> RenderedChat:
@@ -79,19 +84,62 @@ class Guard:
         return RenderedChat("".join(parts), tuple(breaks))
 
 
-def _cuts(token: str) -> range:
-    return range(1, len(token))
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The special tokens, and what texts that touch may complete to one.
+
+    Attributes:
+        pattern: a token, the longest at a place.
+        tails, heads: ends and begins of tokens.
+        sizes: their lengths.
+    """
+
+    pattern: re.Pattern[str]
+    tails: frozenset[str]
+    heads: frozenset[str]
+    sizes: tuple[int, ...]
 
 
-def _alternatives(tokens: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a pattern for any of `tokens`, the longest first."""
-    longest_first = sorted(tokens, key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+@lru_cache(maxsize=4)  # a server has one tokenizer, with up to thousands of special tokens
+def _parts(tokens: tuple[str, ...]) -> _Parts:
+    return _Parts(
+        re.compile(any_of(tokens)),
+        frozenset(token[cut:] for token in tokens for cut in range(1, len(token))),
+        frozenset(token[:cut] for token in tokens for cut in range(1, len(token))),
+        tuple(range(1, max(map(len, tokens), default=0))),
+    )
+
+
+def any_of(words: Iterable[str]) -> str:
+    """Return a regular expression for the longest of `words` at a place.
+
+    Words share what they begin with: a list of thousands would be tried word by word at every "<".
+    """
+    return _tree({*words} - {""}) or "(?!)"
+
+
+def _tree(words: set[str], depth: int = 0) -> str:
+    longest_first = sorted(words, key=lambda word: (-len(word), word))
+    if depth == _DEEPEST:
+        return f"(?:{'|'.join(map(re.escape, longest_first))})"
+    groups: dict[str, set[str]] = {}
+    for word in longest_first:
+        if word:
+            groups.setdefault(word[0], set()).add(word)
+    options = []
+    for group in groups.values():
+        first, last = min(group), max(group)
+        same = (a == b for a, b in zip(first, last, strict=False))
+        start = first[: [*same, False].index(False)]
+        rest = {word.removeprefix(start) for word in group}
+        options.append(re.escape(start) + (_tree(rest, depth + 1) if rest != {""} else ""))
+    tree = "|".join(options)
+    return f"(?:{tree})" + ("?" if "" in words else "") if options else ""
 
 
 def controls(chat: RenderedChat, tokens: tuple[str, ...]) -> list[tuple[int, int]]:
     """Return the special tokens in `chat` that contain no break."""
-    pattern = _alternatives(tokens)
+    pattern = _parts(tokens).pattern
     controls: list[tuple[int, int]] = []
     breaks = iter(chat.breaks)
     following = next(breaks, None)

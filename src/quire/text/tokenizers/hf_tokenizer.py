@@ -14,6 +14,7 @@ from tokenizers import AddedToken
 
 from quire.core.errors import InvalidRequestError
 from quire.system.records import dataclass
+from quire.text.guard import any_of
 from quire.text.least_tokens import least_tokens
 from quire.text.tokenizers.byte_pairs import BytePairs
 from quire.text.tokenizers.post_processor import Frame, frame_of
@@ -96,8 +97,7 @@ class HFTokenizer:
     @cached_property
     def _special_pattern(self) -> re.Pattern[str]:
         """Return a pattern for special tokens: leftmost, then longest, as in the backend."""
-        longest_first = sorted(self.special_token_strings, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        return re.compile(any_of(self.special_token_strings))
 
     @property
     def strips_leading_space(self) -> bool:
