@@ -25,6 +25,8 @@ _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 MUCH = 4096
 """Bytes that a client has not read, more than a network holds for a stream of tokens."""
+BUSY = 0.1
+"""Time that a thread must have run, relative to the busiest one of its process, to compute."""
 _POLICIES = {"5": "idle", "3": "batch"}
 """Scheduling policies that let others run first, the weakest first; see sched(7)."""
 _HALTED = frozenset("Tt")
@@ -246,7 +248,7 @@ def _computing(pids: list[int], root: Path) -> list[int]:
     named = [p for p in pids if any(name in _command(p, root) for name in COMPUTING)]
     if named:
         return named
-    ran = {pid: sum(int(_stat(pid, field, root)) for field in (11, 12)) for pid in pids}
+    ran = {pid: _ticks(pid, root) for pid in pids}
     behind = {pid: ran[pid] for pid in pids[1:]} or ran
     return [pid for pid, ticks in behind.items() if 2 * ticks >= max(behind.values())]
 
@@ -259,12 +261,14 @@ def _command(pid: int, root: Path) -> bytes:
 
 
 def _allowed(pid: int, root: Path) -> set[int]:
-    """Return the CPUs that some thread of the process may use."""
+    """Return the CPUs that some thread of the process may use, of those that ran the most."""
+    tasks = listed(root / f"proc/{pid}/task")
+    ran = [_ticks(f"{pid}/task/{task.name}", root) for task in tasks]
     found: set[int] = set()
-    for task in listed(root / f"proc/{pid}/task"):
+    for task, ticks in zip(tasks, ran, strict=True):
         lines = text(task / "status").splitlines()
         cpus = next((ln for ln in lines if ln.startswith("Cpus_allowed_list:")), "")
-        found |= numbers(cpus.partition(":")[2])
+        found |= numbers(cpus.partition(":")[2]) if ticks >= BUSY * max(ran) else set()
     return found
 
 
@@ -286,7 +290,12 @@ def _files(pids: Iterable[int], root: Path) -> tuple[int, int]:
     return found
 
 
-def _stat(pid: int, field: int, root: Path) -> str:
+def _ticks(process: int | str, root: Path) -> int:
+    """Return how long a process, or a thread (PID/task/TID), has run, in clock ticks."""
+    return int(_stat(process, 11, root)) + int(_stat(process, 12, root))
+
+
+def _stat(pid: int | str, field: int, root: Path) -> str:
     """Return a field of `/proc/PID/stat`, counted from the state; "0" if it is missing."""
     found = text(root / f"proc/{pid}/stat").rpartition(")")[2].split()
     return found[field] if len(found) > field else "0"

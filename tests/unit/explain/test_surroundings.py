@@ -83,7 +83,7 @@ def test_stages_with_cpus_of_their_own_may_use_all_of_them(tmp_path: Path) -> No
     """Seen: of two uneven stages only the busy one counted, and its affinity was the verdict."""
     machine(tmp_path)
     stage = "python\0-m\0quire.executor.rank"
-    ticks = STAT.replace("0 0 0 0 0 0 0 0", "0 0 0 0 900 0 0 0", 1)
+    ticks = STAT.replace("0 0 0 0 0 0 0 0", "0 0 0 0 0 900 0 0", 1)
     for pid, cpus in ((7, "0-1"), (8, "2-3")):
         write(
             tmp_path,
@@ -94,6 +94,18 @@ def test_stages_with_cpus_of_their_own_may_use_all_of_them(tmp_path: Path) -> No
         )
     write(tmp_path, {"proc/8/stat": ticks.format(state="R", wait=0)})
     assert read(7, tmp_path).now.allowed == 4
+
+
+def test_threads_that_hardly_run_do_not_count_as_affinity(tmp_path: Path) -> None:
+    """Seen: both computing threads shared a CPU, and idle ones of the process might use all."""
+    machine(tmp_path)
+    for thread, cpus, ticks in ((8, "2", 900), (9, "2", 300), (10, "0-7", 2)):
+        folder, ran = f"proc/8/task/{thread}", f"0 0 0 0 0 {ticks} 0 0"
+        stat = STAT.replace("0 0 0 0 0 0 0 0", ran, 1).format(state="R", wait=0)
+        write(tmp_path, {f"{folder}/status": f"Cpus_allowed_list:\t{cpus}\n"})
+        write(tmp_path, {f"{folder}/stat": stat, f"{folder}/children": ""})
+    write(tmp_path, {"proc/8/cmdline": "python\0-m\0quire.engine.process"})
+    assert read(7, tmp_path).now.allowed == 1
 
 
 def test_a_machine_is_read(tmp_path: Path) -> None:
