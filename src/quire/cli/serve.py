@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from socket import socket
 
     from quire.frontend.client.core_client import ProcessClient
+    from quire.server.http.tls import Tls
     from quire.server.options import Cors
-    from quire.server.serve import Tls
 
 
 _SAME_NAME = (
@@ -269,7 +269,7 @@ def add_answer_flags(add: Flags) -> None:
         None,
         "variables of the chat template that a request does not set, as JSON: "
         """'{"enable_thinking": false}'""",
-        type=_object,
+        type=_variables,
         metavar="JSON",
     )
     text = "name tokens in log-probabilities `token_id:N`, because two may have the same text"
@@ -301,7 +301,7 @@ def _add_cors_flags(add: Flags) -> None:
 
 def _tls(namespace: argparse.Namespace) -> Tls | None:
     """Return the TLS settings; raises `ConfigError` if a certificate or an authority is missing."""
-    from quire.server.serve import Tls
+    from quire.server.http.tls import Tls
 
     certfile: str | None = namespace.ssl_certfile
     if certfile is None:
@@ -357,6 +357,15 @@ def _object(text: str) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON object: {error}") from None
+
+
+def _variables(text: str) -> dict[str, Any]:
+    """Return variables of the chat template; none of them is Quire's own."""
+    from quire.text.chat import RESERVED
+
+    if taken := sorted(RESERVED.intersection(found := _object(text))):
+        raise argparse.ArgumentTypeError(f"it may not set {', '.join(taken)}; leave them out")
+    return found
 
 
 def _seconds(text: str) -> float:

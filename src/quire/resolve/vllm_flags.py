@@ -219,9 +219,7 @@ FOREIGN: dict[str, Foreign] = {
         "additional_config override_neuron_config",
         Foreign("it is for platforms that Quire does not support", ("{}",)),
     ),
-    "enable_ssl_refresh": Foreign(
-        "certificates are read at the start; restart with new ones", _OFF, switch=True
-    ),
+    "enable_ssl_refresh": _always("new certificates are used as soon as their files change"),
     **_each("tokens_only grpc", Foreign("the server speaks HTTP, in texts", _OFF, switch=True)),
     **_each(
         "enable_prompt_adapter enable_lora_bias",

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from quire.core.errors import ConfigError
 from quire.frontend.async_llm import AsyncLLM
 from quire.frontend.client.configure import Configured, configure
 from quire.profile.devices import devices
@@ -30,6 +29,7 @@ from quire.server.app import create_app
 from quire.server.http.listener import bind_error
 from quire.server.http.protocol import Site
 from quire.server.http.server import BACKLOG, HttpServer
+from quire.server.http.tls import Tls, live_context
 from quire.server.options import AppOptions
 from quire.server.tool_results import reads_images
 from quire.server.tools.table import choose_parsers
@@ -42,18 +42,6 @@ RESERVED_FILES = 128
 LAST_WRITES_SECONDS = 5
 """How long connections may write their last data after all requests have ended. Less if the
 shutdown's timeout ends before, but at least a second."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """PEM files; `cert_reqs` as in `ssl`: with 2, clients need a certificate from `ca_certs`."""
-
-    certfile: str
-    keyfile: str | None = None
-    ca_certs: str | None = None
-    cert_reqs: int = ssl.CERT_NONE
-    ciphers: str | None = None
-    """In OpenSSL's format; None means Python's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +77,7 @@ def serve(
         QuireError: the server cannot start.
     """
     choose_parsers(None, options.tool_call_parser, options.reasoning_parser)
-    tls = _tls_context(options.tls) if options.tls else None
+    tls = live_context(options.tls) if options.tls else None
     _raise_file_limit()
     share_one_heap()
     configured = configured or configure(args)
@@ -197,33 +185,6 @@ def _url(listener: socket.socket, scheme: str) -> str:
         return f"{scheme}+unix://{address}:"
     host, port = address[:2]
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def _tls_context(tls: Tls) -> ssl.SSLContext:
-    """Return the context for connections; raises `ConfigError` if the files are unusable."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(tls.certfile, tls.keyfile)
-        context.verify_mode = ssl.VerifyMode(tls.cert_reqs)
-        if tls.ca_certs is not None:
-            context.load_verify_locations(tls.ca_certs)
-    except (OSError, ssl.SSLError) as error:
-        files = ", ".join(filter(None, (tls.certfile, tls.keyfile, tls.ca_certs)))
-        raise ConfigError(
-            f"TLS cannot be set up with {files}: {error}.",
-            fix="--ssl-certfile and --ssl-keyfile take a certificate and its key in PEM.",
-            param="ssl_certfile",
-        ) from None
-    try:
-        if tls.ciphers is not None:
-            context.set_ciphers(tls.ciphers)
-    except ssl.SSLError:
-        raise ConfigError(
-            f"--ssl-ciphers {tls.ciphers!r} selects no cipher of OpenSSL's.",
-            fix="`openssl ciphers` lists their names.",
-            param="ssl_ciphers",
-        ) from None
-    return context
 
 
 def _raise_file_limit() -> None:

@@ -14,10 +14,11 @@ from quire.core.errors import ConfigError, ContextLengthError, InvalidRequestErr
 from quire.text.guard import Guard, RenderedChat, controls
 from quire.text.tokenizers.tokenizer import Tokenizer
 
-_RESERVED = frozenset(
+RESERVED = frozenset(
     {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
     | {"chat_template", "raise_exception", "strftime_now", "tokenize"}
 )
+"""Variables of a template that only Quire sets."""
 DEVELOPER = "developer"
 """OpenAI's newer name of the role system."""
 _LISTS = re.compile(r"for\s+\w+\s+in\s+\w+(?:\.content\b|\[['\"]content['\"]\])")
@@ -29,7 +30,7 @@ _ROLE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 def own_variables(tokenizer: Tokenizer, kwargs: Mapping[str, Any]) -> list[str]:
     """Return the names in `chat_template_kwargs` that only Quire sets."""
-    return sorted(key for key in kwargs if key in _RESERVED or key in tokenizer.special_tokens)
+    return sorted(key for key in kwargs if key in RESERVED or key in tokenizer.special_tokens)
 
 
 def render_chat(

@@ -90,3 +90,14 @@ def test_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_empty_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="empty"):
         told(monkeypatch, "--api-key", "")
+
+
+def test_template_variables_that_only_quire_sets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flag = "--default-chat-template-kwargs"
+    with pytest.raises(SystemExit):
+        told(monkeypatch, flag, '{"tools": 1, "messages": 2, "x": 3}')
+    assert "it may not set messages, tools; leave them out" in capsys.readouterr().err
+    _, options = told(monkeypatch, flag, '{"x": 3}')
+    assert options.default_chat_template_kwargs == {"x": 3}

@@ -1,8 +1,10 @@
 """Where the server listens, and where it refuses to."""
 
 import asyncio
+import contextlib
 import re
 import socket
+import ssl
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -15,7 +17,7 @@ from quire.server.http import exchange
 from quire.server.http.listener import at_path, bind, bind_path, check_exposure
 from quire.server.http.protocol import Site
 from quire.server.http.server import HttpServer
-from quire.server.serve import Tls, _tls_context
+from quire.server.http.tls import Tls, live_context
 from tests.certificate import write_pem
 
 
@@ -46,9 +48,37 @@ def test_a_port_can_be_taken_over_at_once() -> None:
 
 def test_ciphers_are_named_if_openssl_has_none_of_them(tmp_path: Path) -> None:
     pem = write_pem(tmp_path / "own.pem")
-    _tls_context(Tls(pem, ciphers="ECDHE+AESGCM"))
+    live_context(Tls(pem, ciphers="ECDHE+AESGCM"))
     with pytest.raises(ConfigError, match="--ssl-ciphers 'RC5' selects no cipher"):
-        _tls_context(Tls(pem, ciphers="RC5"))
+        live_context(Tls(pem, ciphers="RC5"))
+
+
+def shown(server: ssl.SSLContext) -> bytes | None:
+    """Return the certificate that a server shows in a handshake."""
+    client = ssl.create_default_context()
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ours = client.wrap_bio(back, there, server_hostname="quire")
+    theirs = server.wrap_bio(there, back, server_side=True)
+    for end in (ours, theirs, ours):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    return ours.getpeercert(binary_form=True)
+
+
+def test_new_certificates_are_used_once_they_are_complete(tmp_path: Path) -> None:
+    pem = Path(write_pem(tmp_path / "own.pem"))
+    other = Path(write_pem(tmp_path / "other.pem")).read_text()
+    context = live_context(Tls(str(pem)))
+    first = shown(context)
+    assert first is not None
+    pem.write_text(other[:100])
+    assert shown(context) == first
+    pem.write_text(other)
+    second = shown(context)
+    assert second not in (None, first)
+    pem.unlink()
+    assert shown(context) == second
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:
