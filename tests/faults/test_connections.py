@@ -212,6 +212,26 @@ async def test_an_empty_line_alone_keeps_no_connection(
         await until(lambda: not where.connections)
 
 
+@pytest.mark.parametrize(
+    ("sent", "status", "why"),
+    [
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505", b"its version is 2.0"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"400", b"Missing mandatory Host: header"),
+    ],
+)
+async def test_what_is_not_http_1_is_refused_with_the_reason(
+    sent: bytes, status: bytes, why: bytes
+) -> None:
+    async with site() as where:
+        client = await where.connect()
+        await client.send(sent)
+        answer = await client.rest()
+        assert answer.startswith(b"HTTP/1.1 " + status)
+        assert why in answer
+        client.close()
+        await where.assert_unharmed()
+
+
 async def test_a_body_of_two_lengths_is_refused() -> None:
     async with site() as where:
         client = await where.connect()

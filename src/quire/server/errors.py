@@ -40,6 +40,8 @@ RESTART_SECONDS = 5
 
 
 _OPENAI = "use OpenAI's API, with a base URL that ends in /v1"
+_INFO = ": use /v1/models, /version, /tokenizer_info and /metrics"
+_NO_WEIGHTS = ": clients cannot change weights; /sleep and /wake_up load them again"
 _ABSENT = {
     "/v1/audio/": ": audio is not served",
     "/v1/realtime": ": audio is not served",
@@ -53,7 +55,20 @@ _ABSENT = {
     "/v1/responses/compact": ": the server does not summarize; truncation auto drops old turns",
     "/v1/conversations": ": send previous_response_id to /v1/responses",
     "/v1/engines": ": use /v1/models and /v1/completions",
-    "/api/": f": this is not Ollama; {_OPENAI}",
+    "/v1/chat/completions/render": ": send return_prompt_text, or use /tokenize",
+    "/v1/chat/completions/batch": ": send one request for each conversation",
+    "/v1/completions/render": ": use /tokenize",
+    "/inference/v1/generate": ": /v1/completions takes token ids; send return_token_ids, too",
+    "/abort_requests": ": a request ends when its client closes the connection",
+    "/pause": _NO_WEIGHTS,
+    "/resume": _NO_WEIGHTS,
+    "/collective_rpc": _NO_WEIGHTS,
+    "/update_weights": _NO_WEIGHTS,
+    "/server_info": _INFO,
+    "/get_model_info": _INFO,
+    "/props": _INFO,
+    "/info": _INFO,
+    "/api/": f": APIs of Ollama and LM Studio are not served; {_OPENAI}",
     "/openai/": f": paths of Azure are not served; {_OPENAI}",
     "/embed": f"; {_OPENAI}",
     "/v1/embed": ": Cohere's API is served at /v2/embed, and OpenAI's at /v1/embeddings",
@@ -246,6 +261,8 @@ async def on_error(request: Request, error: Exception) -> Response:
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = ", ".join(sorted(_methods(request)))
             message = f"{path} does not answer {request.method}; use {allowed}."
+            if request.method == "OPTIONS" and "origin" in request.headers:
+                message += " --allowed-origins admits pages of other origins."
             headers = {"Allow": allowed}
             error = ApiError(HTTPStatus.METHOD_NOT_ALLOWED, message, headers=headers)
     _count(request, error)

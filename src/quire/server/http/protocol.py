@@ -148,10 +148,8 @@ class HttpProtocol(asyncio.Protocol):
                 event = self.conn.next_event()
             except h11.RemoteProtocolError as error:
                 status = HTTPStatus(error.error_status_hint)
-                message = "Invalid HTTP request received."
-                if isinstance(error, _AmbiguousLengthError):
-                    message = str(error)
-                elif status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+                message = f"The request is not valid HTTP/1.1: {error}."
+                if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
                     message = f"The request's headers are longer than {MAX_HEADER_BYTES} bytes."
                 self._refuse(status, message)
                 return
@@ -282,13 +280,10 @@ class HttpProtocol(asyncio.Protocol):
         self.flow.read(True)
 
 
-class _AmbiguousLengthError(h11.RemoteProtocolError):
-    """A body with two lengths: a proxy may have taken the other one (RFC 9112, 6.1)."""
-
-
 class _BoundedConnection(h11.Connection):
-    """Refuses long headers in any split, of which h11 limits only incomplete ones, and bodies with
-    two lengths; accepts an empty line before a request (RFC 9112, 2.2)."""
+    """Refuses long headers in any split, of which h11 limits only incomplete ones; other versions
+    of HTTP; and bodies with two lengths, of which a proxy may have taken the other one (RFC 9112,
+    6.1). Accepts an empty line before a request (RFC 9112, 2.2)."""
 
     def next_event(self) -> Any:
         if self.their_state is h11.IDLE:
@@ -300,14 +295,21 @@ class _BoundedConnection(h11.Connection):
         before = len(self._receive_buffer)
         event = super().next_event()
         size = before - len(self._receive_buffer)
-        if isinstance(event, h11.Request) and size > self._max_incomplete_event_size:
+        if not isinstance(event, h11.Request):
+            return event
+        if size > self._max_incomplete_event_size:
             raise h11.RemoteProtocolError(
                 f"a head of {size} bytes",
                 error_status_hint=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
             )
-        if isinstance(event, h11.Request) and _LENGTHS.issubset(dict(event.headers)):
-            raise _AmbiguousLengthError(
-                "The request has Content-Length and Transfer-Encoding; send one of them."
+        if not event.http_version.startswith(b"1."):
+            raise h11.RemoteProtocolError(
+                f"its version is {event.http_version.decode()}",
+                error_status_hint=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
+            )
+        if _LENGTHS.issubset(dict(event.headers)):
+            raise h11.RemoteProtocolError(
+                "it has Content-Length and Transfer-Encoding; send one of them"
             )
         return event
 
