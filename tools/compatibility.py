@@ -14,9 +14,9 @@ import msgspec
 import quire.server.app  # noqa: F401 -- defines all types of requests
 from quire.server.anthropic.protocol import CountRequest
 from quire.server.openai.pooling_protocol import CommonPooling
-from quire.server.openai.protocol import CommonRequest, Strict
+from quire.server.openai.protocol import CommonRequest
 from quire.server.responses.protocol import ResponsesRequest
-from quire.server.rules import Rule, Rules, refused
+from quire.server.rules import Rule, Rules, Strict, refused
 
 PATH = Path(__file__).parents[1] / "docs/compatibility.md"
 BEGIN = "<!-- tables: written by `python -m tools.compatibility` -->"

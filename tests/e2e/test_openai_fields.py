@@ -168,7 +168,8 @@ def test_special_tokens_around_a_conversation(server: Server) -> None:
     plain = tokens()
     info = server.http.get("/tokenizer_info").json()
     assert info["vocab_size"] == 258
-    assert info["special_tokens"]["eos_token"] == "<|end|>"
+    assert info["special_tokens"]["eos_token"] == info["eos_token"] == "<|end|>"
+    assert info["bos_token"] == "<|begin|>"
     assert "messages" in info["chat_template"]
     assert tokens(add_special_tokens=False) == plain
     assert tokens(add_special_tokens=True) == plain  # this tokenizer puts none around a text

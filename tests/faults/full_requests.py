@@ -6,7 +6,7 @@ from typing import Any
 
 from quire.core import sampling_params as limits
 from quire.server.counts import MOST
-from quire.server.openai.protocol import MAX_MESSAGES, MAX_SEQUENCES, MAX_TOOLS
+from quire.server.rules import MAX_MESSAGES, MAX_SEQUENCES, MAX_TOOLS
 from tests.faults.test_connections import Site
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"

@@ -21,7 +21,7 @@ import pytest
 
 from quire.frontend.input.intake import INLINE_CHARACTERS
 from quire.server.counts import MOST
-from quire.server.openai.protocol import MAX_SEQUENCES
+from quire.server.rules import MAX_SEQUENCES
 from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.faults.full_requests import BEYOND, COMPLETIONS, FIELDS, ask, completion
 from tests.faults.test_connections import Site, site

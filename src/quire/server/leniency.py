@@ -84,8 +84,8 @@ class Relaxed:
                 self._drop(name, value, fields, path)
         for name in unknown:
             del value[name]
-        for name in () if self._strict else fields.nulls & value.keys():
-            if value[name] in EMPTY:
+        for name in () if self._strict else (fields.nulls | fields.plain) & value.keys():
+            if value[name] in (EMPTY if name in fields.nulls else ("",)):
                 self._notice(fields, (path, name), "It asks for nothing.")
                 del value[name]
         for name in fields.plain & value.keys():

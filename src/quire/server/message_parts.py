@@ -11,6 +11,7 @@ from typing import Any
 from starlette.requests import Request
 
 from quire.server.notices import ignore
+from quire.server.openai.custom import PARAMETER
 from quire.server.openai.reasoning import chat_template_of, thinking_switch
 from quire.server.state import server_state
 from quire.server.tool_results import TOOL_ROLES, without_media
@@ -81,32 +82,67 @@ def _thought(part: Any) -> str | None:
 def plain_tools(body: dict[str, Any]) -> None:
     """Give the tools of a chat, and the choice among them, the form of OpenAI's chats, in place.
 
-    They may have the form of the Responses API or of Anthropic's.
+    They may have the form of the Responses API or of Anthropic's. The choice of a custom tool
+    becomes that of a function.
     """
     given = body.get("tools")
     tools: list[Any] = given if isinstance(given, list) else []
     for index, tool in enumerate(tools):
-        if (
-            not isinstance(tool, dict)
-            or "function" in tool
-            or not isinstance(tool.get("name"), str)
-        ):
+        if not isinstance(tool, dict):
             continue
-        function = {name: value for name, value in tool.items() if name not in _OF_A_TOOL}
-        if "input_schema" in function:
-            function.setdefault("parameters", function.pop("input_schema"))
-        elif tool.get("type", "function") != "function":
-            continue
-        tools[index] = {"type": "function", "function": function}
-    choice = body.get("tool_choice")
+        if "function" not in tool and isinstance(tool.get("name"), str):
+            fields = {name: value for name, value in tool.items() if name not in _OF_A_TOOL}
+            kind = tool.get("type", "function")
+            if "input_schema" in fields:
+                fields.setdefault("parameters", fields.pop("input_schema"))
+                kind = "function"
+            if kind in ("function", "custom"):
+                tools[index] = tool = {"type": kind, kind: fields}
+        tool.setdefault("type", "function")
+        if isinstance(custom := tool.get("custom"), dict):
+            flatten(custom.get("format"), "grammar")
+    choice = _chosen(body.get("tool_choice"))
     if isinstance(choice, dict):
-        kind, name = choice.get("type"), choice.get("name")
-        if kind in ("function", "tool") and isinstance(name, str) and "function" not in choice:
-            body["tool_choice"] = {"type": "function", "function": {"name": name}}
-        elif isinstance(kind, str) and kind in _CHOICES and len(choice) == 1:
+        kind = choice.get("type")
+        if kind == "allowed_tools" and isinstance(choice.get("tools"), list):
+            inner = {name: value for name, value in choice.items() if name != "type"}
+            choice = {"type": kind, "allowed_tools": inner}
+        allowed = choice.get("allowed_tools")
+        if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
+            allowed["tools"] = [_chosen(tool) for tool in allowed["tools"]]
+        if isinstance(kind, str) and kind in _CHOICES and len(choice) == 1:
             choice = kind
-    if isinstance(choice, str) and choice in _CHOICES:
-        body["tool_choice"] = _CHOICES[choice]
+    if choice is not None:
+        body["tool_choice"] = _CHOICES.get(choice, choice) if isinstance(choice, str) else choice
+
+
+def _chosen(choice: Any) -> Any:
+    """Return the choice of a tool in the form of OpenAI's chats; others as they are."""
+    if not isinstance(choice, dict) or choice.get("type") not in ("function", "tool", "custom"):
+        return choice
+    inner = choice.get("custom", choice)
+    if "function" in choice or not isinstance(inner, dict) or type(inner.get("name")) is not str:
+        return choice
+    return {"type": "function", "function": {"name": inner["name"]}}
+
+
+def plain_call(call: Any) -> None:
+    """Make the call of a custom tool in a message the call of its function, in place."""
+    custom = call.get("custom") if isinstance(call, dict) else None
+    if isinstance(custom, dict) and call.get("type") == "custom":
+        arguments = {PARAMETER: custom.get("input")}
+        call |= {
+            "type": "function",
+            "function": {"name": custom.get("name"), "arguments": arguments},
+        }
+        del call["custom"]
+
+
+def usual_effort(request: Request, given: dict[str, Any], name: str, where: str) -> None:
+    """Remove an effort that asks for what happens without it, in place."""
+    if given.get(name) in ("auto", "default"):
+        del given[name]
+        ignore(request, where, "The chat template decides, as without it.")
 
 
 def plain_reasoning(body: dict[str, Any]) -> None:
@@ -128,14 +164,14 @@ def plain_reasoning(body: dict[str, Any]) -> None:
 
 
 def plain_thinking(request: Request, body: dict[str, Any]) -> None:
-    """Make Qwen's `enable_thinking` and DeepSeek's and GLM's `thinking` a variable of the chat
-    template, in place.
+    """Make Qwen's `enable_thinking`, Ollama's `think`, and DeepSeek's and GLM's `thinking` a
+    variable of the chat template, in place.
 
     They stay in the body, and are refused, if another field contradicts them, or if the template
     has no switch and the model always reasons.
     """
-    for name in ("enable_thinking", "thinking"):
-        wanted = body.get(name) if name == "enable_thinking" else _switched(body.get(name))
+    for name in ("enable_thinking", "think", "thinking"):
+        wanted = _switched(body.get(name)) if name == "thinking" else body.get(name)
         kwargs, effort = body.get("chat_template_kwargs") or {}, body.get("reasoning_effort")
         if type(wanted) is not bool or not isinstance(kwargs, dict):
             continue
@@ -163,17 +199,25 @@ def _switched(thinking: Any) -> bool | None:
 
 
 def mend_response(request: Request, body: Any) -> None:
-    """Give the schema of a response's decoded JSON the form of the Responses API, in place, if it
-    has that of chats."""
-    text = body.get("text") if isinstance(body, dict) else None
-    if isinstance(text, dict) and isinstance(text.get("format"), dict):
-        flatten(text["format"], "json_schema")
+    """Give the schema and the choice of a tool in a response's decoded JSON the form of the
+    Responses API, in place, if they have that of chats."""
+    if not isinstance(body, dict):
+        return
+    if isinstance(text := body.get("text"), dict):
+        flatten(text.get("format"), "json_schema")
+    choice = body.get("tool_choice")
+    for kind in ("function", "custom"):
+        flatten(choice, kind)
+    if choice == "any":
+        body["tool_choice"] = "required"
+    if isinstance(reasoning := body.get("reasoning"), dict):
+        usual_effort(request, reasoning, "effort", "reasoning.effort")
 
 
-def flatten(given: dict[str, Any], kind: str) -> None:
+def flatten(given: Any, kind: str) -> None:
     """Move the fields of the inner object that a chat names like its type to `given`, in place."""
-    inner = given.get(kind)
-    if given.keys() == {"type", kind} and given["type"] == kind and isinstance(inner, dict):
+    inner = given.get(kind) if isinstance(given, dict) else None
+    if isinstance(inner, dict) and given.keys() == {"type", kind} and given["type"] == kind:
         del given[kind]
         given.update(inner | {"type": kind})
 
@@ -193,6 +237,7 @@ def mend_chat(request: Request, body: Any) -> None:
     if not isinstance(body, dict):
         return
     plain_tools(body)
+    usual_effort(request, body, "reasoning_effort", "reasoning_effort")
     plain_reasoning(body)
     plain_thinking(request, body)
     if isinstance(wanted := body.get("response_format"), str):
@@ -200,7 +245,9 @@ def mend_chat(request: Request, body: Any) -> None:
     messages = body.get("messages")
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):
-            content = message.get("content")
+            calls, content = message.get("tool_calls"), message.get("content")
+            for call in calls if isinstance(calls, list) else ():
+                plain_call(call)
             if message.get("role") in TOOL_ROLES and _is_result(content):
                 message["content"] = json.dumps(content, ensure_ascii=False)
             elif isinstance(content, dict):

@@ -1,16 +1,29 @@
-"""Fields of other servers without effect here: which values are ignored, and which are refused.
+"""The base of all types that clients send: limits of lists, and fields without effect.
 
-A request's type lists them in its `rules`. A field that never changes the answer is ignored. One
-that would change it is refused, unless its value asks for what happens anyway.
+A type lists fields without effect in its `rules`. A field that never changes the answer is ignored.
+One that would change it is refused, unless its value asks for what happens anyway.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
+from msgspec import Meta
 
+MAX_SEQUENCES = 2048
+"""Most completions of a request: prompts times n."""
+MAX_MESSAGES = 2048
+"""Most messages or items of a conversation, and most parts of a message."""
+MAX_TOOLS = 1024
+"""Most tools of a request, and most calls of a message."""
+
+T = TypeVar("T")
+Messages = Annotated[list[T], Meta(max_length=MAX_MESSAGES)]
+Tools = Annotated[list[T], Meta(max_length=MAX_TOOLS)]
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+"""A tool's name."""
 EMPTY: tuple[Any, ...] = ("", [], {})
 """Values that ask for nothing in any field."""
 
@@ -39,6 +52,13 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 Rules = Mapping[str, Rule]
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    """Base of all types that a client sends."""
+
+    rules: ClassVar[Rules] = {}
+    """Fields without effect, in addition to those of the bases."""
 
 
 def ignored(reason: str, *, strict: tuple[Any, ...] | None = ()) -> Rule:

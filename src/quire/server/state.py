@@ -68,7 +68,7 @@ class ServerState:
 
     def served_name(self, asked: str | None) -> str:
         """Return the name for the response; raises 404 for a model that is not served."""
-        if asked is None:
+        if not asked:  # an empty name is that of some clients' forms
             return self.model_names[0]
         if asked not in self.names:
             raise ApiError(

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Generator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from quire.text.detokenizer import IncrementalDetokenizer
+
+if TYPE_CHECKING:
+    from quire.text.tokenizers.tokenizer import Tokenizer
 
 LOGPROBS_PER_TURN = 320
 """Log-probabilities that are built in 2 ms: those of 16 tokens, with 20 each."""
+TOKENS_PER_TURN = 4096
 T = TypeVar("T")
 Turns = Generator[None, None, T]
 """Work that yields every 1 to 2 ms, and returns a `T`."""
@@ -34,18 +40,39 @@ class Pace:
 
 async def in_turns(work: Turns[T]) -> T:
     """Return the result of `work`; other tasks run whenever it yields."""
-    while True:
-        try:
+    try:
+        while True:
             next(work)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        await asyncio.sleep(0)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 def at_once(work: Turns[T]) -> T:
     """Return the result of `work`, which is known to be short."""
-    while True:
-        try:
+    try:
+        while True:
             next(work)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+
+
+def decoded(tokenizer: Tokenizer, token_ids: list[int], *, skip_special_tokens: bool) -> Turns[str]:
+    """Return what `tokenizer.decode` returns."""
+    detokenizer = IncrementalDetokenizer(tokenizer, [], skip_special_tokens)
+    for start in range(0, len(token_ids), TOKENS_PER_TURN):
+        if start:
+            yield
+        detokenizer.append(token_ids[start : start + TOKENS_PER_TURN])
+    detokenizer.flush()
+    return detokenizer.text
+
+
+def spelled(tokenizer: Tokenizer, token_ids: list[int]) -> Turns[list[str | None]]:
+    """Return each token as the vocabulary spells it."""
+    found: list[str | None] = []
+    for start in range(0, len(token_ids), TOKENS_PER_TURN):
+        if start:
+            yield
+        found += map(tokenizer.id_to_token, token_ids[start : start + TOKENS_PER_TURN])
+    return found

@@ -122,7 +122,7 @@ def test_a_part_that_is_no_text(kind: str) -> None:
             "messages[0].content[0].type",
             "image_embeds or image_url or refusal or text",
         ),
-        (b'{"messages": [], "tools": [{"type": "custom"}]}', "tools[0].type", "function"),
+        (b'{"messages": [], "tools": [{"type": "mcp"}]}', "tools[0].type", "custom or function"),
         (
             b'{"messages": [], "response_format": {"type": "xml"}}',
             "response_format.type",
@@ -210,7 +210,7 @@ def test_whole_numbers_are_integers() -> None:
     decoded, notices = decode(body, CompletionRequest, strict=True)
     assert [decoded.max_tokens, decoded.n, notices] == [5, 2, {}]
     assert type(decoded.max_tokens) is int
-    for number in (b"5.5", b"1e300", b'"5.5"', b'"five"', b'""', b'" 5"', b"true"):
+    for number in (b"5.5", b"1e300", b'"5.5"', b'"five"', b'" 5"', b"true"):
         assert refusal(b'{"prompt": "a", "max_tokens": %b}' % number).param == "max_tokens"
 
 
@@ -225,7 +225,7 @@ def test_numbers_and_booleans_may_be_strings() -> None:
     assert [decoded.max_tokens, decoded.seed, decoded.logprobs] == [7, -18446744073709551, 2]
     assert [decoded.temperature, decoded.top_p] == [0.5, 1.0]
     assert (decoded.stream, decoded.ignore_eos) == (False, True)
-    for value in (b'"yes"', b"2", b'""', b"0.5"):
+    for value in (b'"yes"', b"2", b"0.5"):
         assert refusal(b'{"prompt": "a", "stream": %b}' % value).param == "stream"
 
 

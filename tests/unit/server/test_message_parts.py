@@ -121,7 +121,7 @@ async def test_tools_of_other_apis(tool: Any) -> None:
 
 async def test_tools_that_nobody_runs_are_refused() -> None:
     async with running() as app:
-        for tool in ({"type": "web_search", "name": "f"}, {"type": "custom", "name": "f"}, {}):
+        for tool in ({"type": "web_search", "name": "f"}, {}):
             answer = await app.chat(tools=[tool], tool_choice="any")
             assert answer.status_code == 400
             assert answer.json()["error"]["param"].startswith("tools[0]")
@@ -140,6 +140,37 @@ async def test_shorter_forms_of_a_chat() -> None:
         message = {"role": "user", "content": part, "name": "", "tool_call_id": ""}
         answer = await app.chat(messages=[message], response_format="text", return_prompt_text=True)
         assert answer.json()["prompt_text"] == "user: a\nassistant:"
+
+
+async def test_values_that_ask_for_nothing() -> None:
+    fields = {"temperature": "", "stream": "", "reasoning_effort": "default"}
+    async with running() as app:
+        answer = (await app.chat(model="", **fields)).json()
+        assert {each["param"] for each in answer["warnings"]} == {*fields}
+        assert answer["model"] == MODEL
+    async with running(strict_fields=True) as app:
+        assert (await app.chat(temperature="")).status_code == 400
+
+
+async def test_a_response_takes_messages_of_chats() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    given: list[Any] = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "d"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"type": "function_call_output", "call_id": "c", "output": None},
+        {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot"}},
+    ]
+    async with running() as app:
+        made = (await app.http.post("/v1/responses", json={"model": MODEL, "input": given})).json()
+        assert [each["param"] for each in made["warnings"]] == ["input[5]"]
+        path = f"/v1/responses/{made['id']}/input_items?order=asc"
+        found = (await app.http.get(path)).json()["data"]
+        kinds = ["message", "message", "function_call", "function_call_output"]
+        assert [item["type"] for item in found] == [*kinds, *kinds[2:]]
+        assert found[3]["output"] == [{"type": "input_text", "text": "d"}]
+        assert found[5]["output"] == ""
 
 
 async def test_a_response_takes_json_as_objects() -> None:

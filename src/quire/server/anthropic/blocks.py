@@ -11,8 +11,8 @@ from quire.server.errors import invalid
 from quire.server.http.body import read_part
 from quire.server.notices import ignore
 from quire.server.opaque import decode_reasoning
-from quire.server.openai.protocol import ImageAddress, ImagePart, Messages, Part, Strict, TextPart
-from quire.server.rules import Rules
+from quire.server.openai.protocol import ImageAddress, ImagePart, Part, TextPart
+from quire.server.rules import Messages, Rules, Strict
 from quire.server.state import server_state
 from quire.server.tool_results import left_out
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from quire.server.openai.protocol import Messages, Strict
+from quire.server.rules import Messages, Strict
 
 CLEAR_TOOL_USES = "clear_tool_uses_20250919"
 CLEAR_THINKING = "clear_thinking_20251015"

@@ -15,8 +15,7 @@ from msgspec import UNSET, UnsetType
 from quire.server.anthropic import elsewhere
 from quire.server.anthropic.context import AppliedEdit, ContextManagement
 from quire.server.notices import Warnings
-from quire.server.openai.protocol import Messages, Strict, Tools
-from quire.server.rules import Rules
+from quire.server.rules import Messages, Rules, Strict, Tools
 
 Block = Annotated[dict[str, Any], msgspec.Meta(description="A content block; see `blocks`.")]
 

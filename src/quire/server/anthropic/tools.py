@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from msgspec import Meta
 from starlette.requests import Request
 
 from quire.server.anthropic import elsewhere
@@ -13,14 +12,14 @@ from quire.server.anthropic.protocol import ToolChoiceParam
 from quire.server.errors import invalid
 from quire.server.http.body import read_part
 from quire.server.notices import ignore
-from quire.server.openai.protocol import (
+from quire.server.openai.tool_types import (
+    ChatTool,
     ChosenFunction,
     ChosenTool,
     FunctionDefinition,
-    Strict,
     ToolDefinition,
 )
-from quire.server.rules import Rules
+from quire.server.rules import Name, Rules, Strict
 from quire.system.records import dataclass
 
 Choice = Literal["none", "auto", "required"]
@@ -70,7 +69,7 @@ _DEFINED: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class ToolParam(Strict):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+    name: Name
     input_schema: dict[str, Any] | None = None
     description: str | None = None
     type: str | None = None
@@ -94,7 +93,7 @@ class GivenTools:
         eager: names of tools whose input is streamed as the model writes it.
     """
 
-    definitions: list[ToolDefinition] = field(default_factory=list)
+    definitions: list[ChatTool] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
     eager: set[str] = field(default_factory=set)
 

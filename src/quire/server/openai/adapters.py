@@ -12,7 +12,7 @@ from quire.server.adapters import ServedAdapters
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError, invalid
 from quire.server.http.body import read_request
-from quire.server.openai.protocol import Strict
+from quire.server.rules import Strict
 from quire.server.state import server_state
 
 MAX_NAME = 256

@@ -102,11 +102,17 @@ class FunctionCall(msgspec.Struct):
     arguments: str
 
 
+class CustomCall(msgspec.Struct):
+    name: str | UnsetType
+    input: str
+
+
 class ToolCall(msgspec.Struct):
     """A call or, in a stream, a part of it: `id` and name come first, and once."""
 
     index: int | UnsetType
-    function: FunctionCall
+    function: FunctionCall | UnsetType = UNSET
+    custom: CustomCall | UnsetType = UNSET
     id: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
-from quire.server.openai.protocol import FunctionDefinition, ToolDefinition
+from quire.server.openai.custom import Custom
+from quire.server.openai.tool_types import FunctionDefinition
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
@@ -26,17 +27,20 @@ _TYPED = {"type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"}
 
 
 def structure_of_calls(
-    given: Sequence[ToolDefinition], reading: Reading, text: StructuredOutputsParams | None = None
+    tools: Sequence[FunctionDefinition],
+    reading: Reading,
+    text: StructuredOutputsParams | None = None,
 ) -> StructuredOutputsParams | None:
     """Return the structure that `tool_choice` and `strict` require.
 
     Args:
         text: the structure of an answer that is no call.
     """
-    tools = [tool.function for tool in given]
+    if reading.structure is not None:
+        return reading.structure
     if reading.named is not None:
         index = [tool.name for tool in tools].index(reading.named)
-        return _arguments_schema(index, tools[index])
+        return _arguments_schema(index, tools[index], reading.customs)
     if reading.required:
         calls = [_call_schema(tool, index, "#/items/anyOf") for index, tool in enumerate(tools)]
         most = {} if reading.parallel else {"maxItems": 1}
@@ -85,14 +89,17 @@ def structure_of_calls(
 
 
 async def at_fault(
-    tools: Sequence[ToolDefinition], engine: AsyncLLM, error: InvalidRequestError
+    tools: Sequence[FunctionDefinition],
+    customs: Mapping[str, Custom],
+    engine: AsyncLLM,
+    error: InvalidRequestError,
 ) -> InvalidRequestError:
     """Return the error that names the tool whose schema cannot be served, if one is found."""
     if error.param == "tools":
         try:
             async with asyncio.timeout(BLAME_SECONDS):
                 for index, tool in enumerate(tools):
-                    await engine.check_structure(_arguments_schema(index, tool.function))
+                    await engine.check_structure(_arguments_schema(index, tool, customs))
         except InvalidRequestError as found:
             return found
         except TimeoutError:
@@ -100,8 +107,12 @@ async def at_fault(
     return error
 
 
-def _arguments_schema(index: int, function: FunctionDefinition) -> StructuredOutputsParams:
+def _arguments_schema(
+    index: int, function: FunctionDefinition, customs: Mapping[str, Custom]
+) -> StructuredOutputsParams:
     field = f"tools[{index}].function.parameters"
+    if (custom := customs.get(function.name)) is not None:
+        field = f"{custom.place}.format"
     return StructuredOutputsParams(json=_parameters(function), field=field)
 
 

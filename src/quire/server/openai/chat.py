@@ -28,6 +28,7 @@ from quire.server.openai.answers import (
 )
 from quire.server.openai.beams import search, search_params
 from quire.server.openai.chat_request import read_chat
+from quire.server.openai.choice import ChoiceReader
 from quire.server.openai.conversation import echoed, rendered
 from quire.server.openai.generation import (
     Generation,
@@ -41,7 +42,7 @@ from quire.server.openai.generation import (
 )
 from quire.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.openai.protocol import ChatRequest
-from quire.server.openai.tools import ChoiceReader, Reading
+from quire.server.openai.tools import Reading
 from quire.server.state import request_id, server_state
 from quire.server.turns import Pace, Turns, in_turns
 from quire.system.records import dataclass

@@ -17,9 +17,9 @@ from quire.server.http.json_text import json_response
 from quire.server.notices import Warnings, notices_of
 from quire.server.openai.pooling import PoolingCall, prompt_of_kind
 from quire.server.openai.pooling_protocol import CommonPooling, Texts
-from quire.server.openai.protocol import MAX_SEQUENCES, Messages, Strict, TextPart
+from quire.server.openai.protocol import TextPart
 from quire.server.openai.vectors import written
-from quire.server.rules import Rules, refused
+from quire.server.rules import MAX_SEQUENCES, Messages, Rules, Strict, refused
 from quire.server.turns import in_turns
 
 Encoding = Literal["float", "base64", "binary", "ubinary"]

@@ -38,7 +38,7 @@ from quire.server.openai.generation import (
 )
 from quire.server.openai.infill import ends_of, infill, infill_format
 from quire.server.openai.logprobs import completion_logprobs, joined, prompt_logprobs
-from quire.server.openai.protocol import MAX_SEQUENCES, CompletionRequest
+from quire.server.openai.protocol import CompletionRequest
 from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import (
     check_stream_options,
@@ -46,10 +46,10 @@ from quire.server.openai.sampling import (
     echoes_alone,
     wants_best,
 )
-from quire.server.openai.spelling import decoded
 from quire.server.request_options import request_options
+from quire.server.rules import MAX_SEQUENCES
 from quire.server.state import ServerState, request_id, server_state
-from quire.server.turns import Pace, Turns, in_turns
+from quire.server.turns import Pace, Turns, decoded, in_turns
 from quire.system.records import dataclass
 
 if TYPE_CHECKING:

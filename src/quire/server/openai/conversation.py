@@ -21,22 +21,26 @@ from quire.frontend.images.prompts import ImagePrompt, pictured
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.errors import invalid
 from quire.server.http.json_text import read_arguments
+from quire.server.openai.custom import Custom, as_function
 from quire.server.openai.protocol import (
     ROLES,
     CalledTool,
     ChatMessage,
     ChatRequest,
-    ChosenTool,
     RefusalPart,
     TextPart,
-    ToolDefinition,
 )
 from quire.server.openai.reasoning import chat_template_of
-from quire.server.openai.spelling import decoded
+from quire.server.openai.tool_types import (
+    ChatTool,
+    ChosenTool,
+    CustomToolDefinition,
+    ToolDefinition,
+)
 from quire.server.openai.tools import tool_definitions
 from quire.server.state import MAX_NAME, ServerState
 from quire.server.tool_results import without_images
-from quire.server.turns import Turns
+from quire.server.turns import Turns, decoded
 
 _ROLE = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 """What may be a role. It reaches the prompt, so it must be no control token."""
@@ -179,7 +183,8 @@ _ID_DIGITS = 9
 
 
 def plain_form(request: Request, body: ChatRequest) -> ChatRequest:
-    """Return the request with tools in place of functions, and each message in its newest form.
+    """Return the request with tools in place of functions, functions in place of custom tools, and
+    each message in its newest form.
 
     Notes replace images in results of tools, unless the model reads them.
 
@@ -187,10 +192,12 @@ def plain_form(request: Request, body: ChatRequest) -> ChatRequest:
         ApiError: 400 if both the old and the new form are given, or they contradict each other.
     """
     fields = _of_functions(body)
-    tools = fields.get("tools", body.tools)
+    tools = [_plain_tool(tool) for tool in fields.get("tools", body.tools) or ()]
+    if any(isinstance(tool, CustomToolDefinition) for tool in body.tools or ()):
+        fields["tools"] = tools
     choice = fields.get("tool_choice", body.tool_choice)
     if isinstance(choice, ChosenTool) and choice.type == "allowed_tools":
-        fields["tools"], fields["tool_choice"] = _allowed(tools or [], choice)
+        fields["tools"], fields["tool_choice"] = _allowed(tools, choice)
     without_images(request, body.messages)
     messages = _messages(body.messages)
     if messages is not None:
@@ -214,6 +221,21 @@ def _of_functions(body: ChatRequest) -> dict[str, Any]:
         "tool_choice": choice,
         "parallel_tool_calls": False,
     }
+
+
+def custom_tools(body: ChatRequest) -> dict[str, Custom]:
+    """Return the custom tools by name."""
+    return {
+        tool.custom.name: Custom(tool.custom, f"tools[{index}].custom")
+        for index, tool in enumerate(body.tools or ())
+        if isinstance(tool, CustomToolDefinition)
+    }
+
+
+def _plain_tool(tool: ChatTool) -> ToolDefinition:
+    if isinstance(tool, CustomToolDefinition):
+        return ToolDefinition(as_function(tool.custom))
+    return tool
 
 
 def _allowed(

@@ -149,7 +149,7 @@ CHAT: Rules = {
     "moderation": refused("The server moderates nothing."),
     "media_io_kwargs": refused(_ONE_WAY),
     "reasoning": instead("reasoning_effort"),
-    **each("thinking enable_thinking", refused(_TEMPLATE_KWARGS)),
+    **each("thinking enable_thinking think", refused(_TEMPLATE_KWARGS)),
     "thinking_budget": instead("thinking_token_budget"),
     "models": ignored("The model that `model` names answers."),
     "reasoning_format": refused(

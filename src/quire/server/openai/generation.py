@@ -39,7 +39,7 @@ from quire.system.tasks import all_of
 
 if TYPE_CHECKING:
     from quire.frontend.input.prompts import Prompt
-    from quire.server.openai.tools import ChoiceReader
+    from quire.server.openai.choice import ChoiceReader
 
 Blame = Callable[[InvalidRequestError], Awaitable[InvalidRequestError]]
 _MARK = "\0text\0"

@@ -65,11 +65,11 @@ def completion_logprobs(
         name = _named(token, text, as_ids=as_ids)
         result.tokens.append(name)
         result.token_logprobs.append(finite(chosen.logprob))
-        likeliest = {
-            _named(i, p.decoded_token, as_ids=as_ids): finite(p.logprob)
-            for i, p in _reported(position, top, named)
-        }
-        result.top_logprobs.append(as_json({**likeliest, name: finite(chosen.logprob)}))
+        likeliest: dict[str, float] = {}
+        for i, p in _reported(position, top, named):  # the likeliest of equal texts comes first
+            likeliest.setdefault(_named(i, p.decoded_token, as_ids=as_ids), finite(p.logprob))
+        likeliest.setdefault(name, finite(chosen.logprob))
+        result.top_logprobs.append(as_json(likeliest))
         offset += len(text)
     return result, offset
 

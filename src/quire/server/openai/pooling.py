@@ -53,9 +53,10 @@ from quire.server.openai.pooling_protocol import (
     ScoreRequest,
     ScoreResponse,
 )
-from quire.server.openai.protocol import MAX_SEQUENCES, ChatRequest
+from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.vectors import finished, written
 from quire.server.request_options import request_options
+from quire.server.rules import MAX_SEQUENCES
 from quire.server.state import MAX_NAME, ServerState, request_id, server_state
 from quire.server.turns import in_turns
 from quire.system.records import dataclass

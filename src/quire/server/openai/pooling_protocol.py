@@ -9,8 +9,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from quire.server.notices import Warnings
-from quire.server.openai.protocol import MAX_SEQUENCES, ChatMessage, Messages, Strict
-from quire.server.rules import Rules, ignored, refused
+from quire.server.openai.protocol import ChatMessage
+from quire.server.rules import MAX_SEQUENCES, Messages, Rules, Strict, ignored, refused
 
 Input = str | list[str | int | list[int]]
 """One text or one list of token ids, or a list of either."""

@@ -7,33 +7,17 @@ servers (see `server.rules`). Fields in neither are unknown, and ignored, too.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
 
 from quire.core.sampling_params import RepetitionDetectionParams
 from quire.server.openai import elsewhere
-from quire.server.rules import Rules, ignored
+from quire.server.openai.tool_types import ChatTool, ChosenFunction, ChosenTool, FunctionDefinition
+from quire.server.rules import MAX_SEQUENCES, Messages, Rules, Strict, Tools, ignored
 
-MAX_SEQUENCES = 2048
-"""Most completions of a request: prompts times n."""
-MAX_MESSAGES = 2048
-"""Most messages or items of a conversation, and most parts of a message."""
-MAX_TOOLS = 1024
-"""Most tools of a request, and most calls of a message."""
-
-T = TypeVar("T")
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-Messages = Annotated[list[T], Meta(max_length=MAX_MESSAGES)]
-Tools = Annotated[list[T], Meta(max_length=MAX_TOOLS)]
-
-
-class Strict(msgspec.Struct, forbid_unknown_fields=True):
-    """Base of all types that a client sends."""
-
-    rules: ClassVar[Rules] = {}
-    """Fields without effect, in addition to those of the bases."""
 
 
 class KVTransferParams(msgspec.Struct):
@@ -274,44 +258,6 @@ class ChatMessage(Strict):
     rules: ClassVar[Rules] = elsewhere.MESSAGE
 
 
-class FunctionDefinition(Strict):
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    """A JSON schema; None means no parameters."""
-    strict: bool | None = None
-    """Arguments must follow the schema; see `server.openai.tools`."""
-
-
-class ToolDefinition(Strict):
-    function: FunctionDefinition
-    type: Literal["function"] = "function"
-
-    rules: ClassVar[Rules] = elsewhere.CACHED
-
-
-class ChosenFunction(Strict):
-    name: str
-
-
-class NamedTool(Strict):
-    function: ChosenFunction
-    type: Literal["function"] = "function"
-
-
-class AllowedTools(Strict):
-    mode: Literal["auto", "required"]
-    tools: Tools[NamedTool]
-
-
-class ChosenTool(Strict):
-    """`tool_choice`: call this function, or only the allowed ones."""
-
-    function: ChosenFunction | None = None
-    type: Literal["function", "allowed_tools"] = "function"
-    allowed_tools: AllowedTools | None = None
-
-
 class ChatRequest(CommonRequest, kw_only=True):
     """POST /v1/chat/completions."""
 
@@ -324,7 +270,7 @@ class ChatRequest(CommonRequest, kw_only=True):
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
-    tools: Tools[ToolDefinition] | None = None
+    tools: Tools[ChatTool] | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
     parallel_tool_calls: bool | None = None
     """Whether an answer may have several calls; if false, only the first is returned."""

@@ -19,17 +19,11 @@ from quire.server.http.json_text import json_response
 from quire.server.message_parts import mend_chat
 from quire.server.notices import Warnings, notices_of
 from quire.server.openai.conversation import chat_prompt, plain_form
-from quire.server.openai.protocol import (
-    ChatMessage,
-    ChatRequest,
-    Messages,
-    Strict,
-    ToolDefinition,
-    Tools,
-)
-from quire.server.openai.spelling import spelled
+from quire.server.openai.protocol import ChatMessage, ChatRequest
+from quire.server.openai.tool_types import ChatTool
+from quire.server.rules import Messages, Strict, Tools
 from quire.server.state import server_state
-from quire.server.turns import in_turns
+from quire.server.turns import in_turns, spelled
 
 _ERRORS = (HTTPStatus.NOT_FOUND, *OF_ENGINE)
 _OF_CHAT = (
@@ -39,6 +33,9 @@ _OF_CHAT = (
     "chat_template",
     "tools",
 )
+
+
+_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
 class TokenizeRequest(Strict):
@@ -54,7 +51,7 @@ class TokenizeRequest(Strict):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: Tools[ToolDefinition] | None = None
+    tools: Tools[ChatTool] | None = None
     chat_template: str | None = None
     """Jinja source that replaces the model's template; needs --trust-request-chat-template."""
 
@@ -120,8 +117,12 @@ class TokenizerInfo(msgspec.Struct):
     model_max_length: int
     bos_token_id: int | None
     eos_token_id: int | None
+    bos_token: str | None
+    eos_token: str | None
+    pad_token: str | None
+    unk_token: str | None
     special_tokens: dict[str, str]
-    """Role (such as `bos_token`) → token."""
+    """Role (such as `bos_token`) → token, of every role."""
     chat_template: str | None
 
 
@@ -137,6 +138,7 @@ async def tokenizer_info(request: Request) -> Response:
         model_max_length=engine.max_model_len,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
+        **{name: tokenizer.special_tokens.get(name) for name in _ROLES},
         special_tokens=dict(tokenizer.special_tokens),
         chat_template=server.options.chat_template or tokenizer.chat_template,
     )

@@ -1,25 +1,29 @@
-"""Tools in a chat: reads the request's tools, and the calls in the answer."""
+"""Tools in a chat: how a request's answers are read."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 
 import msgspec
-from msgspec import UNSET
 
-from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import ReasoningMarks
+from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.server.errors import invalid
-from quire.server.openai.answers import AssistantMessage, Delta, FunctionCall, ToolCall
 from quire.server.openai.calls import could_be_call, structure_of_calls
-from quire.server.openai.protocol import ChatRequest, ChosenTool, ToolDefinition
+from quire.server.openai.custom import Custom
+from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.reasoning import limited
 from quire.server.openai.sampling import GUIDED, structured_outputs
+from quire.server.openai.tool_types import (
+    ChosenFunction,
+    ChosenTool,
+    FunctionDefinition,
+    ToolDefinition,
+)
 from quire.server.tools import deltas
-from quire.server.tools.deltas import TokenSpans
 from quire.server.tools.output import ValueTypes
 from quire.server.tools.parser import OutputParser
 from quire.server.tools.table import Parsers, ToolFormat
@@ -29,6 +33,7 @@ from quire.text.reasoning import prompt_reasoning
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 ID_LENGTH = 24
+NO_CUSTOMS: Mapping[str, Custom] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class Reading:
         functions: return a call as `function_call`, the older form.
         structured: the text has a structure, which begins after the reasoning.
         called: number of calls in the conversation so far.
+        customs: the custom tools among the functions, by name.
     """
 
     parsers: Parsers
@@ -61,6 +67,13 @@ class Reading:
     called: int = 0
     types: ValueTypes | None = None
     functions: bool = False
+    customs: Mapping[str, Custom] = field(default_factory=dict)
+
+    @property
+    def structure(self) -> StructuredOutputsParams | None:
+        """Return the structure of an answer that is the input of a custom tool."""
+        custom = self.customs.get(self.named or "")
+        return None if custom is None else custom.structure
 
     @property
     def needed(self) -> bool:
@@ -114,24 +127,38 @@ class Reading:
         )
 
 
-def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
+def functions_of(body: ChatRequest) -> list[FunctionDefinition]:
+    """Return the functions of a request in its plain form; see `openai.conversation`."""
+    return [tool.function for tool in body.tools or () if isinstance(tool, ToolDefinition)]
+
+
+def read_tools(
+    body: ChatRequest, parsers: Parsers, customs: Mapping[str, Custom] = NO_CUSTOMS
+) -> Reading:
     """Return how to read the answers under `tools` and `tool_choice`.
+
+    Args:
+        customs: the custom tools among the functions, by name.
 
     Raises:
         ApiError: 400 if they contradict each other, or Quire cannot read the model's calls.
     """
     structured = _wants_json(body) or _has_other_structure(body)
-    reading = Reading(parsers, reasoning=body.include_reasoning is not False, structured=structured)
-    if not body.tools:
+    reasoning = body.include_reasoning is not False
+    reading = Reading(parsers, reasoning=reasoning, structured=structured, customs=customs)
+    functions = functions_of(body)
+    if not functions:
         if body.tool_choice not in (None, "none", "auto"):
             raise invalid("tool_choice needs tools.", "tool_choice")
         return reading
-    names = [tool.function.name for tool in body.tools]
+    names = [function.name for function in functions]
     if len(set(names)) < len(names):
         raise invalid("tools has two functions with the same name.", "tools")
     choice = body.tool_choice or "auto"
     if choice == "none":
         return reading
+    if choice == "required" and len(names) == 1 and names[0] in customs:
+        choice = ChosenTool(ChosenFunction(names[0]))
     called = sum(len(message.tool_calls or ()) for message in body.messages)
     reading = replace(reading, called=called)
     parallel = body.parallel_tool_calls is not False
@@ -155,10 +182,10 @@ def read_tools(body: ChatRequest, parsers: Parsers) -> Reading:
         reading,
         calls=True,
         parallel=parallel,
-        strict=any(tool.function.strict for tool in body.tools),
+        strict=any(function.strict for function in functions),
         structured=False,
         either=structured,
-        types=_types(body.tools) if parsers.tools.typed else None,
+        types=_types(functions) if parsers.tools.typed else None,
     )
 
 
@@ -188,7 +215,7 @@ def with_tools(
         ApiError: 400 if a function's schema is invalid.
     """
     text = params.structured_outputs
-    wanted = structure_of_calls(body.tools or [], reading, text) or text
+    wanted = structure_of_calls(functions_of(body), reading, text) or text
     if wanted is not None:
         wanted = msgspec.structs.replace(wanted, reasoning=reading.reasoning_marks)
         params = params.replace(structured_outputs=wanted)
@@ -201,115 +228,21 @@ def with_tools(
 
 def tool_definitions(body: ChatRequest) -> list[dict[str, object]] | None:
     """Return the tools for the chat template; None if none may be called."""
-    if not body.tools or body.tool_choice == "none":
+    functions = [msgspec.to_builtins(function) for function in functions_of(body)]
+    if not functions or body.tool_choice == "none":
         return None
-    functions = [msgspec.to_builtins(tool.function) for tool in body.tools]
     given = [{k: v for k, v in fields.items() if v is not None} for fields in functions]
     return [{"type": "function", "function": fields} for fields in given]
 
 
-class ChoiceReader:
-    """Splits one choice's text into content, reasoning and tool calls, piece by piece.
-
-    Attributes:
-        reasoning_tokens: tokens of the reasoning so far, returned or not.
-    """
-
-    def __init__(self, reading: Reading, tokenizer: Tokenizer, output: RequestOutput) -> None:
-        self._parser = reading.parser(tokenizer, output)
-        self._reading = reading
-        self._logprobs: TokenSpans[PositionLogprobs] = TokenSpans()
-        self._tokens: TokenSpans[int] = TokenSpans()
-        self.reasoning_tokens = 0
-        self._has_content = False
-
-    def read(self, completion: CompletionOutput) -> deltas.Delta:
-        """Return the parts of an output, whole or DELTA; content has its tokens' logprobs."""
-        if completion.logprobs is not None:
-            self._logprobs.add(completion.logprobs, completion.text_ends)
-        if self._reading.parsers.reasoning is not None:
-            self._tokens.add(completion.token_ids, completion.text_ends)
-        parts = self._parser.push(completion.text).parts
-        if completion.finish_reason is not None:
-            parts += self._parser.end().parts
-        delta = deltas.Delta()
-        for part in parts:
-            if isinstance(part, deltas.TextDelta):
-                tokens = self._tokens.take(part.spans)
-                if part.kind == "content":
-                    part.logprobs = self._logprobs.take(part.spans)
-                else:
-                    self.reasoning_tokens += len(tokens)
-            if self._is_shown(part):
-                delta.add(part)
-        self._has_content = self._has_content or bool(delta.content)
-        return delta
-
-    @property
-    def has_nothing(self) -> bool:
-        """Return whether there are neither content nor calls so far."""
-        return not self._has_content and not self._parser.num_calls
-
-    def _is_shown(self, part: deltas.TextDelta | deltas.CallDelta) -> bool:
-        if isinstance(part, deltas.CallDelta):
-            return self._reading.parallel or part.index == 0
-        return self._reading.reasoning or part.kind == "content"
-
-    def finish_reason(self, reason: str | None) -> str | None:
-        """Return the choice's finish reason: that of a call if there is one."""
-        if reason != "stop" or not self._parser.num_calls:
-            return reason
-        return "function_call" if self._reading.functions else "tool_calls"
-
-    def delta(self, found: deltas.Delta) -> Delta:
-        """Return the parts as the delta of an event."""
-        delta = Delta()
-        if found.content:
-            delta.content = found.content
-        if found.reasoning:
-            delta.reasoning = delta.reasoning_content = found.reasoning
-        if found.calls:
-            pieces = [self._piece(call) for call in found.calls]
-            if self._reading.functions:  # at most one call, so one piece
-                delta.function_call = pieces[0].function
-            else:
-                delta.tool_calls = pieces
-        return delta
-
-    def message(self, found: deltas.Delta) -> AssistantMessage:
-        """Return the parts as the message of a whole answer."""
-        message = AssistantMessage(found.content)
-        if found.reasoning:
-            message.reasoning = message.reasoning_content = found.reasoning
-        calls: list[ToolCall] = []
-        for call in found.calls:
-            if call.name is not None:
-                call_id = self._reading.new_call_id(call)
-                calls.append(ToolCall(UNSET, FunctionCall(call.name, ""), call_id, "function"))
-            calls[-1].function.arguments += call.arguments
-        if calls:
-            if self._reading.functions:
-                message.function_call = calls[0].function
-            else:
-                message.tool_calls = calls
-            message.content = found.content or None
-        return message
-
-    def _piece(self, call: deltas.CallDelta) -> ToolCall:
-        if call.name is None:
-            return ToolCall(call.index, FunctionCall(UNSET, call.arguments))
-        function = FunctionCall(call.name, call.arguments)
-        return ToolCall(call.index, function, self._reading.new_call_id(call), "function")
-
-
-def _types(tools: Sequence[ToolDefinition]) -> ValueTypes:
+def _types(functions: Sequence[FunctionDefinition]) -> ValueTypes:
     """Return the types of the functions' parameters."""
     found: dict[str, dict[str, frozenset[str]]] = {}
-    for tool in tools:
-        schema = tool.function.parameters or {}
+    for function in functions:
+        schema = function.parameters or {}
         properties = schema.get("properties")
         if isinstance(properties, dict):
-            found[tool.function.name] = {
+            found[function.name] = {
                 name: allowed_types(value, schema) for name, value in properties.items()
             }
     return found

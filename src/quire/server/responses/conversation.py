@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.server.errors import invalid
+from quire.server.openai.custom import PARAMETER
 from quire.server.openai.protocol import (
     CalledFunction,
     CalledTool,
@@ -17,7 +18,6 @@ from quire.server.openai.protocol import (
     ResponseFormat,
     TextPart,
 )
-from quire.server.responses.custom_input import PARAMETER
 from quire.server.responses.item_types import (
     AnswerText,
     CustomCallItem,

@@ -78,8 +78,8 @@ async def create_response(request: Request) -> Response:
     with _own_names(tools):
         chat = _with_effort(request, as_chat(body, [*earlier, *items], tools))
         await asyncio.sleep(0)
-        call, reading = read_chat(request, chat, store.new_id(request_id(request)))
-        tools.hold(call, reading)
+        response_id = store.new_id(request_id(request))
+        call, reading = read_chat(request, chat, response_id, tools.customs)
         call.prompt_field, call.limit_field = "input", "max_output_tokens"
         if body.truncation == "auto":
             call.prompts = [await while_connected(_shortened(chat, call), request.receive)]

@@ -38,9 +38,9 @@ _FOREIGN_CALLS = {
 _FOREIGN_OUTPUTS = {f"{name}_output" for name in _FOREIGN_CALLS}
 _LEFT_OUT = {
     "additional_tools", "code_interpreter_call", "compaction", "compaction_trigger",
-    "computer_call", "configuration_update", "file_search_call", "image_generation_call",
-    "mcp_approval_request", "mcp_approval_response", "mcp_list_tools", "program", "program_output",
-    "tool_search_call", "tool_search_output", "web_search_call",
+    "computer_call", "computer_call_output", "configuration_update", "file_search_call",
+    "image_generation_call", "mcp_approval_request", "mcp_approval_response", "mcp_list_tools",
+    "program", "program_output", "tool_search_call", "tool_search_output", "web_search_call",
 }  # fmt: skip
 _FOREIGN_TYPES = {*_FOREIGN_CALLS, *_FOREIGN_OUTPUTS, "mcp_call", *_LEFT_OUT}
 
@@ -57,10 +57,26 @@ async def read_input(
         given = [{"role": "user", "content": given}]
     items: list[Item] = []
     for index, raw in enumerate(given):
-        items += _read(request, raw, f"input[{index}]", find)
+        for one in _of_chat(raw):
+            items += _read(request, one, f"input[{index}]", find)
         if index % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
             await asyncio.sleep(0)
     return items
+
+
+def _of_chat(raw: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the items of a message that calls tools or returns a result as in chats."""
+    role, calls = raw.get("role"), raw.get("tool_calls")
+    if raw.get("type", "message") == "message" and role == "tool":
+        return [_output(raw.get("tool_call_id"), raw.get("content"))]
+    if role != "assistant" or not isinstance(calls, list):
+        return [raw]
+    said = [{name: value for name, value in raw.items() if name != "tool_calls"}]
+    functions = [(call, call.get("function")) for call in calls if isinstance(call, dict)]
+    return [
+        *(said if raw.get("content") else ()),
+        *(_call(c.get("id"), f.get("name"), f.get("arguments")) for c, f in functions if f),
+    ]
 
 
 def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> list[Item]:
@@ -76,12 +92,14 @@ def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> 
         except RecursionError:
             raise invalid(f"{where} is nested too deeply.", where) from None
         if not found:
-            ignore(request, where, f"A {kind} has no text that the model could read.")
+            ignore(request, where, f"An item {kind} has no text that the model could read.")
         return [completed(convert(one, Item, where)) for one in found]
     for name in ("arguments", "output") if kind in _OF_FUNCTIONS else ():
-        if isinstance(raw.get(name), dict):
+        if isinstance(raw.get(name), dict | int | float):
             raw = {**raw, name: json.dumps(raw[name], ensure_ascii=False)}
     if kind in _OUTPUTS:
+        raw = {**raw, "output": raw.get("output") or ""}
+        plain_parts(raw["output"], "input_text")
         without_media(request, raw.get("output"), "input_text", f"{where}.output")
     if kind == "message":
         plain_parts(raw.get("content"), "input_text")
@@ -115,11 +133,11 @@ def _translated(item: dict[str, Any]) -> list[dict[str, Any]]:
         name = kind.removesuffix("_call")
         return [_call(call_id, name, _text(item.get(_FOREIGN_CALLS[kind])))]
     if kind in _FOREIGN_OUTPUTS:
-        return [_output(call_id, item.get("output"))]
+        return [_output(call_id, _text(item.get("output")))]
     if kind == "mcp_call":
         called = _call(call_id, item.get("name"), item.get("arguments"))
         found = item.get("output") or item.get("error")
-        return [called] if found is None else [called, _output(call_id, found)]
+        return [called] if found is None else [called, _output(call_id, _text(found))]
     return []
 
 
@@ -128,7 +146,7 @@ def _call(call_id: Any, name: Any, arguments: Any) -> dict[str, Any]:
 
 
 def _output(call_id: Any, found: Any) -> dict[str, Any]:
-    return {"type": "function_call_output", "call_id": call_id, "output": _text(found)}
+    return {"type": "function_call_output", "call_id": call_id, "output": found}
 
 
 def _text(value: Any) -> str:

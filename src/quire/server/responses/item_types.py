@@ -6,8 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta
 
-from quire.server.openai.protocol import Messages, Strict
-from quire.server.rules import Rules, each, ignored
+from quire.server.rules import Messages, Rules, Strict, each, ignored
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 _OF_THE_CALL = each(

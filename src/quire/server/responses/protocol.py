@@ -10,10 +10,10 @@ from msgspec import UNSET, Meta, UnsetType
 from quire.server.notices import Warnings
 from quire.server.openai import elsewhere
 from quire.server.openai.answers import TokenLogprob
-from quire.server.openai.protocol import Effort, Messages, Strict, TextRequest, Tools
+from quire.server.openai.protocol import Effort, TextRequest
 from quire.server.responses.item_types import Item, ItemStatus, ReasoningText
 from quire.server.responses.tool_types import Tool, ToolChoice
-from quire.server.rules import Rules, each, ignored, instead, refused
+from quire.server.rules import Messages, Rules, Strict, Tools, each, ignored, instead, refused
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 LOGPROBS = "message.output_text.logprobs"

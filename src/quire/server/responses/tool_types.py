@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
-from msgspec import Meta
 
-from quire.server.openai.protocol import Strict, Tools
-from quire.server.rules import Rules, ignored
+from quire.server.openai.tool_types import CustomDefinition, FunctionDefinition
+from quire.server.rules import Name, Rules, Strict, Tools, ignored
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 _OF_CALLERS: Rules = {
     "allowed_callers": ignored("The model itself is the only caller."),
     "defer_loading": ignored("The model sees every tool from the start."),
@@ -18,42 +16,19 @@ _OF_CALLERS: Rules = {
 }
 
 
-class FunctionTool(Strict, tag_field="type", tag="function", kw_only=True):
+class FunctionTool(FunctionDefinition, tag_field="type", tag="function"):
     """A function that the model may call."""
 
-    name: Name
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    """A JSON schema; None means no parameters."""
-    strict: bool | None = None
     rules: ClassVar[Rules] = {
         **_OF_CALLERS,
         "output_schema": ignored("The model sees the function's output, not its schema."),
     }
 
 
-class TextInput(Strict, tag_field="type", tag="text"):
-    """Any text."""
-
-
-class GrammarInput(Strict, tag_field="type", tag="grammar"):
-    """Text that matches a grammar."""
-
-    syntax: Literal["lark", "regex"]
-    definition: str
-
-
-class CustomTool(Strict, tag_field="type", tag="custom", kw_only=True):
+class CustomTool(CustomDefinition, tag_field="type", tag="custom"):
     """A tool that takes a text instead of arguments."""
 
-    name: Name
-    description: str | None = None
-    format: TextInput | GrammarInput | None = None
     rules: ClassVar[Rules] = _OF_CALLERS
-
-    @property
-    def grammar(self) -> GrammarInput | None:
-        return self.format if isinstance(self.format, GrammarInput) else None
 
 
 Tool = FunctionTool | CustomTool

@@ -5,31 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import field
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from starlette.requests import Request
 
-from quire.core.structured_outputs import StructuredOutputsParams
 from quire.server.errors import invalid
 from quire.server.http.body import read_part
 from quire.server.leniency import similar
 from quire.server.message_parts import flatten
-from quire.server.notices import Notice, ignore, note
-from quire.server.openai.generation import Generation
-from quire.server.openai.protocol import (
+from quire.server.notices import ignore
+from quire.server.openai.custom import Custom, as_function
+from quire.server.openai.tool_types import (
+    ChatTool,
     ChosenFunction,
     ChosenTool,
     FunctionDefinition,
     ToolDefinition,
 )
-from quire.server.openai.tools import Reading
-from quire.server.responses.custom_input import InputReader, parameters
 from quire.server.responses.tool_types import (
     AllowedTools,
     CustomTool,
     FunctionTool,
-    GrammarInput,
     NamedCustom,
     NamedFunction,
     Namespace,
@@ -37,13 +33,8 @@ from quire.server.responses.tool_types import (
     ToolChoice,
 )
 from quire.system.records import dataclass
-from quire.text.lark_regex import regex_of
 
 _KINDS: dict[str, type[Tool]] = {"function": FunctionTool, "custom": CustomTool}
-_ONLY_SHOWN = (
-    "The model sees the grammar. It has no regular expression, so it is enforced only if the tool "
-    "must be called."
-)
 Choice = Literal["none", "auto", "required"] | ChosenTool | None
 
 
@@ -63,13 +54,14 @@ class ServedTool:
     name: str
 
     @property
-    def grammar(self) -> GrammarInput | None:
-        return self.tool.grammar if isinstance(self.tool, CustomTool) else None
-
-    @property
     def definition(self) -> ToolDefinition:
         """Return the tool as the chat API defines it."""
-        function = _function(self.tool)
+        tool = self.tool
+        function = (
+            as_function(tool)
+            if isinstance(tool, CustomTool)
+            else FunctionDefinition(tool.name, tool.description, tool.parameters, tool.strict)
+        )
         function.name = self.name
         if self.namespace is not None and self.namespace.description:
             group = f"{self.namespace.name}: {self.namespace.description}"
@@ -79,15 +71,10 @@ class ServedTool:
 
 
 class Called(NamedTuple):
-    """A called tool under its client's names.
-
-    Attributes:
-        reader: reads the input of a custom tool; None for a function.
-    """
+    """A called tool under its client's names."""
 
     name: str
     namespace: str | None = None
-    reader: InputReader | None = None
 
 
 @dataclass(slots=True)
@@ -105,9 +92,18 @@ class ToolSet:
     choice: Choice = None
 
     @property
-    def definitions(self) -> list[ToolDefinition] | None:
+    def definitions(self) -> list[ChatTool] | None:
         """Return the tools as the chat API defines them."""
         return [one.definition for one in self.tools] or None
+
+    @property
+    def customs(self) -> dict[str, Custom]:
+        """Return the custom tools by the model's names for them."""
+        return {
+            one.name: Custom(one.tool, one.place)
+            for one in self.tools
+            if isinstance(one.tool, CustomTool)
+        }
 
     def place(self, param: str) -> str:
         """Return this request's field for a field in an error of the chat request."""
@@ -115,19 +111,14 @@ class ToolSet:
         index = head.removeprefix("tools[")
         if not middle or index == head or int(index) >= len(self.tools):
             return param
-        one = self.tools[int(index)]
-        name = f"{one.place}.{rest}"
-        is_custom = isinstance(one.tool, CustomTool)
-        return name.replace(".parameters", ".format") if is_custom else name
+        return f"{self.tools[int(index)].place}.{rest}"
 
     def called(self, name: str) -> Called:
         """Return the tool that the model calls by `name`."""
         one = next((one for one in self.tools if one.name == name), None)
         if one is None:
             return Called(name)
-        is_custom = isinstance(one.tool, CustomTool)
-        reader = InputReader(plain=one is self._forced) if is_custom else None
-        return Called(one.tool.name, one.namespace.name if one.namespace else None, reader)
+        return Called(one.tool.name, one.namespace.name if one.namespace else None)
 
     def name_of(self, name: str, namespace: str | None) -> str:
         """Return the model's name for a tool."""
@@ -135,26 +126,6 @@ class ToolSet:
             if one.namespace and one.namespace.name == namespace and one.tool.name == name:
                 return one.name
         return name
-
-    def hold(self, call: Generation, reading: Reading) -> None:
-        """Constrain the answer to the grammar of the custom tool that must be called."""
-        one = self._forced
-        if one is None or one.grammar is None:
-            return
-        kind = "regex" if one.grammar.syntax == "regex" else "grammar"
-        wanted: dict[str, Any] = {kind: one.grammar.definition}
-        structure = StructuredOutputsParams(
-            **wanted, reasoning=reading.reasoning_marks, field=f"{one.place}.format.definition"
-        )
-        call.params = call.params.replace(structured_outputs=structure)
-
-    @property
-    def _forced(self) -> ServedTool | None:
-        """Return the tool that must be called, if it has a grammar: the answer is its input."""
-        chosen = self.choice.function if isinstance(self.choice, ChosenTool) else None
-        if chosen is None:
-            return None
-        return next((o for o in self.tools if o.name == chosen.name and o.grammar), None)
 
 
 def read_tool_set(
@@ -172,9 +143,6 @@ def read_tool_set(
             one.name = f"{one.namespace.name}__{one.name}"
     found.tools = found.given
     _choose(found, choice)
-    for one in found.tools:
-        if _is_only_shown(one, found.choice):
-            note(request, Notice(f"{one.place}.format", _ONLY_SHOWN))
     return found
 
 
@@ -184,7 +152,9 @@ def _served(
     """Yield the tools of a list, and of the namespaces in it."""
     for index, one in enumerate(raw):
         where = f"{place}[{index}]"
-        flatten(one, "function")
+        for form in _KINDS:
+            flatten(one, form)
+        flatten(one.get("format"), "grammar")
         kind = one.get("type")
         if kind == "namespace" and namespace is None:
             inner = read_part(request, one, Namespace, where)
@@ -218,8 +188,6 @@ def _choose(found: ToolSet, choice: ToolChoice | None) -> None:
         found.choice = ChosenTool(ChosenFunction(one.name))
     else:
         found.choice = choice
-    if found.choice == "required" and len(found.tools) == 1 and found.tools[0].grammar:
-        found.choice = ChosenTool(ChosenFunction(found.tools[0].name))
 
 
 def _allow(found: ToolSet, choice: AllowedTools) -> None:
@@ -238,34 +206,8 @@ def _allow(found: ToolSet, choice: AllowedTools) -> None:
     found.choice = choice.mode
 
 
-def _is_only_shown(one: ServedTool, choice: Choice) -> bool:
-    """Return whether the model sees a grammar that is not enforced."""
-    enforced = one.grammar is None or _regex(one.grammar.syntax, one.grammar.definition) is not None
-    return not enforced and not isinstance(choice, ChosenTool)
-
-
 def _keys(one: ServedTool) -> set[tuple[str, str]]:
     """Return the types and names by which a choice may allow a tool."""
     tag = str(one.tool.__struct_config__.tag)
     own = {(tag, one.tool.name), (tag, one.name)}
     return own if one.namespace is None else {*own, ("namespace", one.namespace.name)}
-
-
-def _function(tool: Tool) -> FunctionDefinition:
-    if isinstance(tool, FunctionTool):
-        return FunctionDefinition(tool.name, tool.description, tool.parameters, tool.strict)
-    grammar = tool.grammar
-    if grammar is None:
-        return FunctionDefinition(tool.name, tool.description, parameters(None))
-    syntax = "Lark grammar" if grammar.syntax == "lark" else "regular expression"
-    note = f"The input is a text of this {syntax}:\n{grammar.definition}"
-    description = f"{tool.description}\n\n{note}" if tool.description else note
-    if (regex := _regex(grammar.syntax, grammar.definition)) is None:
-        return FunctionDefinition(tool.name, description, parameters(None))
-    return FunctionDefinition(tool.name, description, parameters(f"^(?:{regex})$"), strict=True)
-
-
-@lru_cache(maxsize=64)
-def _regex(syntax: str, definition: str) -> str | None:
-    """Return a regular expression for a grammar's texts; None if there is none."""
-    return definition if syntax == "regex" else regex_of(definition)

@@ -10,7 +10,6 @@ from quire.core.outputs import PositionLogprobs
 from quire.server.http.json_text import named_event
 from quire.server.opaque import encode_reasoning
 from quire.server.openai.answers import TokenLogprob
-from quire.server.responses.custom_input import InputReader
 from quire.server.responses.item_types import ItemStatus, ReasoningText
 from quire.server.responses.items import new_id
 from quire.server.responses.protocol import (
@@ -49,8 +48,6 @@ class ItemWriter:
         self._new_call_id = new_call_id
         self._called = called
         self._encode = encode
-        self._input: InputReader | None = None
-        """Reader of the open call's input."""
         self._numbers = itertools.count()
         self._open: OutputItem | None = None
         self._pieces: list[str] = []
@@ -78,8 +75,9 @@ class ItemWriter:
         if isinstance(part, CallDelta):
             if part.name is not None:
                 yield from self._begin_call(part.name, part)
-            if text := part.arguments if self._input is None else self._input.push(part.arguments):
-                yield self._call_delta(text)
+            if part.arguments:
+                what = "custom_tool_call_input" if part.custom else "function_call_arguments"
+                yield self._delta(f"response.{what}.delta", part.arguments, **self._named)
         elif part.kind == "reasoning":
             if not isinstance(self._open, OutputReasoning):
                 yield from self._begin(OutputReasoning(new_id("rs")), ReasoningText(""))
@@ -113,15 +111,13 @@ class ItemWriter:
     def _begin_call(self, name: str, call: CallDelta) -> list[bytes]:
         called = self._called(name)
         item: OutputCall | OutputCustomCall
-        if called.reader is None:
-            item = OutputCall(new_id("fc"), self._new_call_id(call), called.name)
-        else:
+        if call.custom:
             item = OutputCustomCall(new_id("ctc"), self._new_call_id(call), called.name)
+        else:
+            item = OutputCall(new_id("fc"), self._new_call_id(call), called.name)
         if called.namespace is not None:
             item.namespace = called.namespace
-        events = self._begin(item)
-        self._input = called.reader
-        return events
+        return self._begin(item)
 
     def _begin(
         self, item: OutputItem, part: OutputText | ReasoningText | None = None
@@ -135,10 +131,6 @@ class ItemWriter:
             events.append(self.event("response.content_part.added", **self._part, part=part))
         return events
 
-    def _call_delta(self, text: str) -> bytes:
-        what = "function_call_arguments" if self._input is None else "custom_tool_call_input"
-        return self._delta(f"response.{what}.delta", text, **self._named)
-
     def _delta(self, kind: str, delta: str, **fields: Any) -> bytes:
         self._pieces.append(delta)
         return self.event(kind, **fields, delta=delta)
@@ -147,14 +139,11 @@ class ItemWriter:
         item = self._open
         if item is None:
             return []
-        events: list[bytes] = []
-        if self._input is not None and (rest := self._input.end()):
-            events.append(self._call_delta(rest))
         self.flush()
-        events += self._done(item)
+        events = self._done(item)
         item.status = status
         events.append(self.event("response.output_item.done", **self._place, item=item))
-        self._open, self._pieces, self._input = None, [], None
+        self._open, self._pieces = None, []
         return events
 
     def _done(self, item: OutputItem) -> list[bytes]:

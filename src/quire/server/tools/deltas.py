@@ -18,12 +18,14 @@ class CallDelta:
     Attributes:
         name: only in a call's first delta.
         id: with the name, if the model wrote one.
+        custom: the arguments are the input of a custom tool.
     """
 
     index: int
     name: str | None = None
     arguments: str = ""
     id: str | None = None
+    custom: bool = False
 
 
 Span = tuple[int, int]

@@ -231,7 +231,7 @@ DEEPSEEK = """\
     ("fields", "shown"),
     [
         (ON, "on"), (OFF, "off"), (DEEP_ON, "on"), (DEEP_OFF, "off"),
-        ({"reasoning_effort": "none"}, "off"),
+        ({"reasoning_effort": "none"}, "off"), ({"think": True}, "on"),
     ],
 )  # fmt: skip
 async def test_thinking_is_switched_by_other_servers_fields(

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.server.openai.spelling import TOKENS_PER_TURN, decoded, spelled
-from quire.server.turns import at_once
+from quire.server.turns import TOKENS_PER_TURN, at_once, decoded, spelled
 from quire.text.tokenizers.tokenizer import load_tokenizer
 from tests.unit.server.fake_engine import running
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -102,6 +103,68 @@ async def test_a_call() -> None:
         assert streamed["calls"] == calls_of(choice)
         assert streamed["finish_reason"] == "tool_calls"
         assert streamed["message"]["content"] == "Let me see."
+
+
+SHELL: Any = {"type": "custom", "custom": {"name": "shell", "description": "Runs a command."}}
+COMMAND = 'ls "a"\n'
+SHELL_CALL = CALL.replace("weather", "shell").replace(
+    '{"city": "Paris"}', json.dumps({"input": COMMAND})
+)
+
+
+INPUTS = (
+    "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls %}"
+    "{{ call.function.arguments.input }}{% endfor %}{% endfor %}{{ '<tool_call>' }}"
+)
+
+
+async def test_custom_tools() -> None:
+    flat = {"type": "custom", **SHELL["custom"]}
+    async with saying("Well. " + SHELL_CALL + CALL, chat_template=INPUTS) as app:
+        for tool in (SHELL, flat):
+            choice = await ask(app, tools=[tool, TOOL])
+            first, second = choice["message"]["tool_calls"]
+            called = {"name": "shell", "input": COMMAND}
+            assert first == {"id": first["id"], "type": "custom", "custom": called}
+            assert second["function"]["name"] == "weather"
+            assert choice["finish_reason"] == "tool_calls"
+        response = await app.chat(max_tokens=None, stream=True, tools=[SHELL, TOOL])
+        deltas = [chunk["choices"][0]["delta"] for chunk in events(response.text)]
+        pieces = [piece for delta in deltas for piece in delta.get("tool_calls", ())]
+        mine = [piece for piece in pieces if piece["index"] == 0]
+        assert "".join(piece["custom"]["input"] for piece in mine) == COMMAND
+        assert [piece.get("type") for piece in mine] == ["custom", *[None] * (len(mine) - 1)]
+        assert {piece["index"] for piece in pieces} == {0, 1}
+        results = [
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "tool_calls": [first]},
+            {"role": "tool", "tool_call_id": first["id"], "content": "a"},
+        ]
+        answer = await app.chat(messages=results, tools=[SHELL], return_prompt_text=True)
+        assert answer.json()["prompt_text"] == f"Hi{COMMAND}a<tool_call>"
+
+
+async def test_a_custom_tool_that_must_be_called_follows_its_grammar() -> None:
+    inner = {"syntax": "regex", "definition": "l[a-z]"}
+    tool = {"type": "custom", "custom": {"name": "shell"}}
+    tool["custom"]["format"] = {"type": "grammar", "grammar": inner}  # type: ignore[index]
+    named = {"type": "custom", "custom": {"name": "shell"}}
+    allowed = {"mode": "required", "tools": [named]}
+    choices: list[Any] = ["required", named, {"type": "allowed_tools", "allowed_tools": allowed}]
+    async with saying("ls", chat_template=INPUTS) as app:
+        for choice in choices:
+            tools = [tool, TOOL] if isinstance(choice, dict) else [tool]
+            found = await ask(app, tools=tools, tool_choice=choice)
+            [call] = found["message"]["tool_calls"]
+            assert call["custom"] == {"name": "shell", "input": "ls"}
+        inner["definition"] = "("
+        answer = await app.chat(tools=[tool], tool_choice="required")
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "tools[0].custom.format.definition"
+        inner |= {"syntax": "lark", "definition": 'start: "(" start ")" | "a"'}
+        answer = await app.chat(tools=[tool])
+        [notice] = answer.json()["warnings"]
+        assert notice["param"] == "tools[0].custom.format"
 
 
 async def test_only_a_call_has_no_content() -> None:

@@ -383,6 +383,7 @@ WITHOUT_EFFECT: list[tuple[dict[str, Any], list[str]]] = [
     ({"include": ["web_search_call.action.sources"]}, ["include"]),
     ({"reasoning": {"summary": "auto"}}, ["reasoning.summary"]),
     ({"reasoning": {"summary": None, "effort": None}}, []),
+    ({"reasoning": {"effort": "default"}}, ["reasoning.effort"]),
     ({"text": {"verbosity": "low"}}, ["text.verbosity"]),
     ({"service_tier": "priority"}, ["service_tier"]),
     ({"extra_body": {"client_metadata": {"a": "b"}}}, ["client_metadata"]),
@@ -422,6 +423,10 @@ async def test_tools_and_schemas_in_the_form_of_chats() -> None:
         for tool in (TOOL, chat_tool):
             found = (await app.http.post("/v1/responses", json={**body, "tools": [tool]})).json()
             assert found["tools"][0]["name"] == TOOL["name"]
+        name = {"name": TOOL["name"]}
+        fields = {"tools": [TOOL], "tool_choice": {"type": "function", "function": name}}
+        found = (await app.http.post("/v1/responses", json={**body, **fields})).json()
+        assert found["tool_choice"] == {"type": "function", **name}
         wanted = {"format": {"type": "json_schema", "json_schema": inner}}
         found = (await app.http.post("/v1/responses", json={**body, "text": wanted})).json()
         assert found["text"]["format"] == {**found["text"]["format"], **inner}

@@ -18,12 +18,8 @@ from llguidance import LLMatcher
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.server.openai.calls import structure_of_calls
-from quire.server.openai.protocol import (
-    ChatMessage,
-    ChatRequest,
-    FunctionDefinition,
-    ToolDefinition,
-)
+from quire.server.openai.protocol import ChatMessage, ChatRequest
+from quire.server.openai.tool_types import FunctionDefinition, ToolDefinition
 from quire.server.openai.tools import Reading, read_tools
 from quire.server.tools.parser import OutputParser
 from quire.server.tools.table import TOOL_PARSERS, choose_parsers
@@ -120,8 +116,7 @@ def reading_of(name: str, functions: list[FunctionDefinition]) -> Reading:
 
 
 def structure(name: str, functions: list[FunctionDefinition]) -> StructuredOutputsParams:
-    tools = [ToolDefinition(function) for function in functions]
-    found = structure_of_calls(tools, reading_of(name, functions))
+    found = structure_of_calls(functions, reading_of(name, functions))
     assert found is not None
     return found
 
@@ -397,7 +392,7 @@ HM = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
 @pytest.mark.parametrize("control", [False, True])
 def test_json_or_calls_and_nothing_else(name: str, control: bool) -> None:
     """Where the text has a schema, and there are tools that need not be called."""
-    free = [ToolDefinition(FUNCTIONS[2])]
+    free = [FUNCTIONS[2]]
     text = StructuredOutputsParams(json={"type": "object", "properties": {"a": {"const": 12}}})
     found = structure_of_calls(free, reading_of(name, FUNCTIONS[2:]), text)
     assert found is not None

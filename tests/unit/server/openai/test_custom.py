@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from quire.server.responses.custom_input import InputReader
+from quire.server.openai.custom import InputReader
 
 LETTERS = 'ab"\\/\n\té😀u{}:d8'
 

@@ -1,4 +1,4 @@
-"""Read the input of a custom tool from the arguments that the model writes.
+"""Custom tools as functions, and their input from the arguments that the model writes.
 
 Models call functions. So a custom tool becomes a function with one text, `{"input": "…"}`, and that
 text is the input. Arguments in another form are the input as they are.
@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
+from quire.core.structured_outputs import StructuredOutputsParams
 from quire.server.http.json_text import well_formed
+from quire.server.openai.tool_types import CustomDefinition, FunctionDefinition, GrammarInput
+from quire.text.lark_regex import regex_of
 
 PARAMETER = "input"
 _BEGIN = ("{", f'"{PARAMETER}"', ":", '"')
@@ -25,7 +29,54 @@ _UNFINISHED = re.compile(
 """The beginning of an escape, or of a pair of them."""
 
 
-def parameters(pattern: str | None) -> dict[str, Any]:
+ONLY_SHOWN = (
+    "The model sees the grammar. It has no regular expression, so it is enforced only if the tool "
+    "must be called."
+)
+
+
+class Custom(NamedTuple):
+    """A custom tool that the model sees as a function, and the request's field with it."""
+
+    tool: CustomDefinition
+    place: str
+
+    @property
+    def is_loose(self) -> bool:
+        """Return whether the tool has a grammar that no regular expression describes."""
+        return self.tool.grammar is not None and _regex(self.tool.grammar) is None
+
+    @property
+    def structure(self) -> StructuredOutputsParams | None:
+        """Return the structure of the input, without an object around it."""
+        if (grammar := self.tool.grammar) is None:
+            return None
+        kind = "regex" if grammar.syntax == "regex" else "grammar"
+        wanted: dict[str, Any] = {kind: grammar.definition}
+        return StructuredOutputsParams(**wanted, field=f"{self.place}.format.definition")
+
+
+def as_function(tool: CustomDefinition) -> FunctionDefinition:
+    """Return the function that the model sees in place of a tool."""
+    if (grammar := tool.grammar) is None:
+        return FunctionDefinition(tool.name, tool.description, _parameters(None))
+    syntax = "Lark grammar" if grammar.syntax == "lark" else "regular expression"
+    note = f"The input is a text of this {syntax}:\n{grammar.definition}"
+    description = f"{tool.description}\n\n{note}" if tool.description else note
+    if (regex := _regex(grammar)) is None:
+        return FunctionDefinition(tool.name, description, _parameters(None))
+    return FunctionDefinition(tool.name, description, _parameters(f"^(?:{regex})$"), strict=True)
+
+
+def _regex(grammar: GrammarInput) -> str | None:
+    """Return a regular expression for a grammar's texts; None if there is none."""
+    return grammar.definition if grammar.syntax == "regex" else _of_lark(grammar.definition)
+
+
+_of_lark = lru_cache(maxsize=64)(regex_of)
+
+
+def _parameters(pattern: str | None) -> dict[str, Any]:
     """Return the schema of the arguments; `pattern` is a regular expression of the whole input."""
     text = {"type": "string"} if pattern is None else {"type": "string", "pattern": pattern}
     return {
