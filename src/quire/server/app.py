@@ -31,9 +31,9 @@ from quire.server.http.middleware import (
     ApiKeyMiddleware,
     LastResortMiddleware,
     PathMiddleware,
-    PollMiddleware,
     RequestIdMiddleware,
 )
+from quire.server.models import list_models, retrieve_model
 from quire.server.monitoring.explain import explain_engine
 from quire.server.monitoring.feed import Feed, stream
 from quire.server.monitoring.metrics import Metrics
@@ -45,7 +45,6 @@ from quire.server.openai.adapters import load_lora_adapter, unload_lora_adapter
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.cohere import create_cohere_embedding
 from quire.server.openai.completions import create_completion
-from quire.server.openai.models import list_models, retrieve_model
 from quire.server.openai.pooling import (
     create_classification,
     create_embedding,
@@ -139,7 +138,7 @@ def _middleware(
 ) -> list[Middleware]:
     """Return the middleware, the outermost first."""
     paths = [route.path for route in routes]
-    found = [Middleware(PathMiddleware, prefix=options.root_path, paths=paths)]
+    found = [Middleware(PathMiddleware, prefix=options.root_path, paths=paths, polls=polls)]
     if (cors := options.cors) is not None:  # before the key's check: a preflight has no key
         found.append(
             Middleware(
@@ -152,7 +151,6 @@ def _middleware(
             )
         )
     found += [
-        Middleware(PollMiddleware, polls=polls, paths=paths),
         Middleware(RequestIdMiddleware),
         Middleware(LastResortMiddleware),
     ]

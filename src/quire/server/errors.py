@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import Any
 
@@ -13,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import (
     ConfigError,
@@ -29,12 +30,13 @@ from quire.core.errors import (
 )
 from quire.server.anthropic.errors import anthropic_error, speaks_anthropic
 from quire.server.http.json_text import encode
-from quire.server.http.linger import LingeringResponse
 
 logger = logging.getLogger(__name__)
 
 LONGEST_MESSAGE = 2000
 """Characters; an answer must not repeat a client's megabytes."""
+LINGER_SECONDS = 5.0
+"""How long to read the rest of a request that has its answer."""
 RESTART_SECONDS = 5
 """`Retry-After` while the engine core starts, or while structures cannot be checked."""
 
@@ -236,6 +238,24 @@ def encode_error(error: Exception, scope: Scope | None) -> tuple[HTTPStatus, byt
         message = f"prompt is too long: {error.num_tokens} tokens > {error.limit - 1} maximum"
     found = anthropic_error(status, message, body.error.code, request_id)
     return status, encode(found)
+
+
+class LingeringResponse(Response):
+    """Sends the whole answer, then discards input for at most `LINGER_SECONDS`.
+
+    Closing a connection with unread data resets it, and a reset can destroy an answer that the
+    client has not read yet; most clients read only once they have sent everything.
+    """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = {"type": "http.response.start", "status": self.status_code}
+        await send({**head, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LINGER_SECONDS):
+                while (await receive()).get("more_body", False):
+                    pass
+        await send({"type": "http.response.body", "body": b""})
 
 
 def error_response(error: Exception, scope: Scope) -> Response:

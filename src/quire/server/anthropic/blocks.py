@@ -20,6 +20,7 @@ _FILES = "send its text in a source of type text; PDFs, URLs and file ids are no
 _LEFT_OUT = {
     "container_upload": "This server runs no code.",
     "fallback": "It has no text.",
+    "compaction": "It has no text.",
     "mcp_tool_listing": "This server does not ask other servers for tools.",
     "server_tool_use": "Another server ran the tool.",
     "mcp_tool_use": "Another server ran the tool.",
@@ -131,6 +132,8 @@ def read_block(request: Request, value: dict[str, Any], where: str) -> Known | N
         if (known := _KNOWN.get(kind)) is not None:
             block: Known = read_part(request, value, known, where)
             return _recalled(block) if isinstance(block, ThinkingBlock) else block
+        if kind == "compaction" and isinstance(value.get("content"), str):
+            return TextBlock(text=value["content"])
         if kind == "redacted_thinking":
             ignore(request, where, "This server cannot decrypt it; it is left out.")
             return None

@@ -28,15 +28,11 @@ from quire.server.anthropic.turns import Turn, as_chat, chat_messages, mend_role
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import ApiError, renamed
 from quire.server.http.body import read_request
-from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.notices import notices_of
-from quire.server.openai.chat_request import read_chat
-from quire.server.openai.conversation import chat_prompt
+from quire.server.openai.chat_request import count_chat, read_chat
 from quire.server.openai.generation import respond
 from quire.server.openai.protocol import ChatRequest
-from quire.server.openai.reasoning import template_kwargs
-from quire.server.openai.tools import read_tools
 from quire.server.state import request_id, server_state
 
 _TOOL = re.compile(r"tools\[(\d+)\]\.function\.parameters")
@@ -81,14 +77,12 @@ async def create_message(request: Request) -> Response:
 )
 async def count_tokens(request: Request) -> Response:
     """Return the number of tokens in the prompt of a message."""
-    server = server_state(request)
     body = await read_request(request, CountRequest, mend_roles)
-    server.served_name(body.model)
+    server_state(request).served_name(body.model)
     given = read_given_tools(request, body.tools or [])
     with _own_names(given):
         chat, cleared = await _read_chat(request, body, given)
-        read_tools(chat, server.parsers)
-        counted = TokenCount(await _count(request, chat))
+        counted = TokenCount(await count_chat(request, chat))
     if body.context_management is not None:
         original = cleared.original_tokens
         counted.context_management = UneditedCount(
@@ -113,21 +107,13 @@ async def _read_chat(
     chat = as_chat(request, body, turns, given)
 
     async def count(shorter: list[Turn]) -> int:
-        return await _count(request, replace(chat, messages=chat_messages(shorter)))
+        return await count_chat(request, replace(chat, messages=chat_messages(shorter)))
 
     cleared = Cleared(turns, count)
     if body.context_management is not None:
         await cleared.apply(body.context_management)
         chat.messages = chat_messages(cleared.turns)
     return chat, cleared
-
-
-async def _count(request: Request, chat: ChatRequest) -> int:
-    """Return the number of tokens in a chat's prompt."""
-    server = server_state(request)
-    chat = replace(chat, chat_template_kwargs=template_kwargs(request, chat))
-    work = server.live_engine().tokenize(chat_prompt(chat, server), True)
-    return len(await while_connected(work, request.receive))
 
 
 def _own_names(given: GivenTools) -> AbstractContextManager[None]:

@@ -34,6 +34,8 @@ PING_SECONDS = 15.0
 """Seconds of silence after which a stream sends a comment: proxies close a connection that is
 silent for a minute, and a long prompt may take longer."""
 DONE = b"data: [DONE]\n\n"
+NOT_BUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Headers of a stream."""
 
 
 class PromptSink:
@@ -89,7 +91,7 @@ class EventStream(Response):
     media_type = "text/event-stream"
 
     def __init__(self, answer: StreamedAnswer, framing: Framing = OPENAI) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        super().__init__(headers=NOT_BUFFERED)
         del self.headers["content-length"]
         self._answer = answer
         self._framing = framing

@@ -1,4 +1,4 @@
-"""ASGI middleware: path, count of polls, request id, API key, last resort. None of them buffers."""
+"""ASGI middleware: path, request id, API key, last resort. None of them buffers."""
 
 from __future__ import annotations
 
@@ -33,18 +33,26 @@ class PathMiddleware:
     Args:
         prefix: the prefix under which a proxy serves this server, such as `/llm`; may be empty.
         paths: of all endpoints.
+        polls: counts GET requests by path: of metrics, health and models, which no answer needs.
+            Unknown paths count as one.
     """
 
-    def __init__(self, app: ASGIApp, prefix: str, paths: Sequence[str]) -> None:
+    def __init__(
+        self, app: ASGIApp, prefix: str, paths: Sequence[str], polls: Counter[str]
+    ) -> None:
         self._app = app
         self._prefix = prefix
+        self._paths = frozenset(paths)
+        self._polls = polls
         under = {_first(path.removeprefix("/v1")) for path in paths if path.startswith("/v1/")}
         bare = {_first(path) for path in paths if path != OPEN_PATH} - {"", "v1"}
         self._versioned, self._bare = under - bare, bare - under
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            scope["path"] = self._found(scope["path"])
+            scope["path"] = path = self._found(scope["path"])
+            if scope["method"] == "GET":
+                self._polls[path if path in self._paths else "other"] += 1
         await self._app(scope, receive, send)
 
     def _found(self, path: str) -> str:
@@ -64,25 +72,6 @@ class PathMiddleware:
 def _first(path: str) -> str:
     """Return the first part of a path that begins with a slash."""
     return path.partition("/")[2].partition("/")[0]
-
-
-class PollMiddleware:
-    """Counts GET requests by path: of metrics, health and models, which no answer needs.
-
-    Args:
-        polls: the counter.
-        paths: of all endpoints; others count as one.
-    """
-
-    def __init__(self, app: ASGIApp, polls: Counter[str], paths: Sequence[str]) -> None:
-        self._app = app
-        self._polls = polls
-        self._paths = frozenset(paths)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "GET":
-            self._polls[scope["path"] if scope["path"] in self._paths else "other"] += 1
-        await self._app(scope, receive, send)
 
 
 class RequestIdMiddleware:

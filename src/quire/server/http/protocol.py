@@ -18,9 +18,8 @@ from urllib.parse import unquote
 import h11
 from starlette.types import ASGIApp, Scope
 
-from quire.server.errors import ApiError, encode_error
+from quire.server.errors import LINGER_SECONDS, ApiError, encode_error
 from quire.server.http.exchange import Exchange, Flow
-from quire.server.http.linger import LINGER_SECONDS
 from quire.system.records import dataclass
 
 _TRANSPORT = "quire.transport"

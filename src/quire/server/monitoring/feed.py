@@ -20,6 +20,7 @@ from quire.core.errors import EngineDeadError
 from quire.server.contract import EVENTS, OF_ENGINE, contract
 from quire.server.errors import ApiError
 from quire.server.http.connection import while_connected
+from quire.server.http.event_stream import NOT_BUFFERED
 from quire.server.state import server_state
 
 logger = logging.getLogger(__name__)
@@ -108,8 +109,7 @@ class FeedResponse(StreamingResponse):
     """One viewer's stream; it ends with the connection, the engine or the server."""
 
     def __init__(self, feed: Feed) -> None:
-        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-        super().__init__(feed.snapshots(), headers=headers, media_type=EVENTS)
+        super().__init__(feed.snapshots(), headers=NOT_BUFFERED, media_type=EVENTS)
         self._feed = feed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
+from msgspec import structs
 from starlette.requests import Request
 
+from quire.server.http.connection import while_connected
 from quire.server.notices import Notice, all_notices, note
 from quire.server.openai.calls import at_fault
 from quire.server.openai.conversation import chat_prompt, custom_tools, plain_form
@@ -61,3 +63,16 @@ def read_chat(
         blame=partial(at_fault, functions_of(body), customs, engine) if body.tools else None,
     )
     return call, reading
+
+
+async def count_chat(request: Request, body: ChatRequest, effort: str = "reasoning_effort") -> int:
+    """Return the number of tokens in the prompt of a conversation in its plain form.
+
+    Args:
+        effort: what the client calls the effort.
+    """
+    server = server_state(request)
+    read_tools(body, server.parsers)
+    body = structs.replace(body, chat_template_kwargs=template_kwargs(request, body, effort))
+    work = server.live_engine().tokenize(chat_prompt(body, server), True)
+    return len(await while_connected(work, request.receive))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -12,6 +12,7 @@ from quire.server.notices import Warnings
 from quire.server.openai.protocol import ChatMessage
 from quire.server.rules import MAX_SEQUENCES, Messages, Rules, Strict, ignored, refused
 
+D = TypeVar("D")
 Input = str | list[str | int | list[int]]
 """One text or one list of token ids, or a list of either."""
 Texts = Annotated[list[str], Meta(max_length=MAX_SEQUENCES)]
@@ -172,9 +173,10 @@ class ScoreData(msgspec.Struct):
     object: str = "score"
 
 
-class ListResponse(msgspec.Struct, kw_only=True):
+class ListResponse(msgspec.Struct, Generic[D], kw_only=True):
     """One entry per prompt or pair, in the request's order."""
 
+    data: list[D]
     id: str
     created: int
     model: str
@@ -183,20 +185,16 @@ class ListResponse(msgspec.Struct, kw_only=True):
     warnings: Warnings = UNSET
 
 
-class EmbeddingResponse(ListResponse, kw_only=True):
-    data: list[EmbeddingData]
+class EmbeddingResponse(ListResponse[EmbeddingData]): ...
 
 
-class PoolingResponse(ListResponse, kw_only=True):
-    data: list[PoolingData]
+class PoolingResponse(ListResponse[PoolingData]): ...
 
 
-class ClassificationResponse(ListResponse, kw_only=True):
-    data: list[ClassificationData]
+class ClassificationResponse(ListResponse[ClassificationData]): ...
 
 
-class ScoreResponse(ListResponse, kw_only=True):
-    data: list[ScoreData]
+class ScoreResponse(ListResponse[ScoreData]): ...
 
 
 class RerankResult(msgspec.Struct):

@@ -20,12 +20,11 @@ from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
 from quire.server.message_parts import mend_response
 from quire.server.notices import Warnings, ignore, notices_of
-from quire.server.openai.chat_request import read_chat
+from quire.server.openai.chat_request import count_chat, read_chat
 from quire.server.openai.conversation import chat_prompt
 from quire.server.openai.generation import Generation, respond
 from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.reasoning import template_kwargs
-from quire.server.openai.tools import read_tools
 from quire.server.responses import background
 from quire.server.responses.answer import begin_answer
 from quire.server.responses.conversation import as_chat
@@ -76,7 +75,9 @@ async def create_response(request: Request) -> Response:
     items, earlier = await read_input(request, body.input, store.item), _earlier(body, store)
     await asyncio.sleep(0)  # reading a long conversation must not block the event loop
     with _own_names(tools):
-        chat = _with_effort(request, as_chat(body, [*earlier, *items], tools))
+        chat = as_chat(body, [*earlier, *items], tools)
+        kwargs = template_kwargs(request, chat, "reasoning.effort")
+        chat.chat_template_kwargs, chat.reasoning_effort = kwargs, None
         await asyncio.sleep(0)
         response_id = store.new_id(request_id(request))
         call, reading = read_chat(request, chat, response_id, tools.customs)
@@ -98,18 +99,14 @@ async def create_response(request: Request) -> Response:
 @contract(body=ResponsesRequest, answer=InputTokens, errors=[HTTPStatus.NOT_FOUND, *OF_ENGINE])
 async def count_input_tokens(request: Request) -> Response:
     """Return the number of tokens in the prompt of a response."""
-    server = server_state(request)
     body = await read_request(request, ResponsesRequest, mend_response)
     store = _store(request)
     tools = read_tool_set(request, body.tools or [], body.tool_choice)
     items = [*_earlier(body, store), *await read_input(request, body.input, store.item)]
     with _own_names(tools):
-        server.served_name(body.model)
-        chat = _with_effort(request, as_chat(body, items, tools))
-        read_tools(chat, server.parsers)
-        work = server.live_engine().tokenize(chat_prompt(chat, server), True)
-        tokens = await while_connected(work, request.receive)
-    return json_response(InputTokens(len(tokens), warnings=notices_of(request)))
+        server_state(request).served_name(body.model)
+        count = await count_chat(request, as_chat(body, items, tools), "reasoning.effort")
+    return json_response(InputTokens(count, warnings=notices_of(request)))
 
 
 @contract(
@@ -182,12 +179,6 @@ def _ignored(request: Request, query: IncludeQuery) -> Warnings:
     if query.include_obfuscation:
         ignore(request, "include_obfuscation", "Nothing is added to events.")
     return notices_of(request)
-
-
-def _with_effort(request: Request, chat: ChatRequest) -> ChatRequest:
-    """Return the chat with its effort as the template's variables."""
-    kwargs = template_kwargs(request, chat, "reasoning.effort")
-    return msgspec.structs.replace(chat, chat_template_kwargs=kwargs, reasoning_effort=None)
 
 
 async def _shortened(chat: ChatRequest, call: Generation) -> ChatPrompt | ImagePrompt:

@@ -77,7 +77,7 @@ def stream_events(log: EventLog, number: int) -> Response:
         ApiError: as `EventLog.since`.
     """
     log.since(number)
-    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    headers = event_stream.NOT_BUFFERED
     return StreamingResponse(_events(log, number), 200, headers, "text/event-stream")
 
 

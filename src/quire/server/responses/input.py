@@ -18,8 +18,13 @@ from quire.server.http.body import convert, read_part
 from quire.server.message_parts import plain_parts
 from quire.server.notices import ignore
 from quire.server.opaque import decode_reasoning
-from quire.server.responses.item_types import Item, ReasoningItem, ReasoningText, Reference
-from quire.server.responses.items import completed
+from quire.server.responses.item_types import (
+    Item,
+    ReasoningItem,
+    ReasoningText,
+    Reference,
+    completed,
+)
 from quire.server.tool_results import without_media
 
 ITEMS_PER_TURN = 64

@@ -10,8 +10,7 @@ from http import HTTPStatus
 from quire.server.errors import ApiError
 from quire.server.http.json_text import encode
 from quire.server.responses.events import EventLog
-from quire.server.responses.item_types import Item
-from quire.server.responses.items import as_input, new_id
+from quire.server.responses.item_types import Item, as_input, new_id
 from quire.server.responses.protocol import ResponseObject
 from quire.system.records import dataclass
 

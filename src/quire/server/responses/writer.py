@@ -10,8 +10,7 @@ from quire.core.outputs import PositionLogprobs
 from quire.server.http.json_text import named_event
 from quire.server.opaque import encode_reasoning
 from quire.server.openai.answers import TokenLogprob
-from quire.server.responses.item_types import ItemStatus, ReasoningText
-from quire.server.responses.items import new_id
+from quire.server.responses.item_types import ItemStatus, ReasoningText, new_id
 from quire.server.responses.protocol import (
     OutputCall,
     OutputCustomCall,

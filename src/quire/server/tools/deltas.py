@@ -76,25 +76,23 @@ class Delta:
 
     @property
     def content(self) -> str:
-        return self._text("content")
+        return "".join(part.text for part in self._texts("content"))
 
     @property
     def reasoning(self) -> str:
-        return self._text("reasoning")
+        return "".join(part.text for part in self._texts("reasoning"))
 
     @property
     def logprobs(self) -> list[PositionLogprobs]:
         """Return the log-probabilities of the content's tokens."""
-        texts = (part for part in self.parts if isinstance(part, TextDelta))
-        return [one for part in texts if part.kind == "content" for one in part.logprobs]
+        return [one for part in self._texts("content") for one in part.logprobs]
 
     @property
     def calls(self) -> list[CallDelta]:
         return [part for part in self.parts if isinstance(part, CallDelta)]
 
-    def _text(self, kind: str) -> str:
-        texts = (part for part in self.parts if isinstance(part, TextDelta))
-        return "".join(part.text for part in texts if part.kind == kind)
+    def _texts(self, kind: str) -> list[TextDelta]:
+        return [p for p in self.parts if isinstance(p, TextDelta) and p.kind == kind]
 
 
 T = TypeVar("T")
