@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from starlette.requests import Request
 
@@ -70,13 +70,6 @@ class ServedTool:
         return ToolDefinition(function)
 
 
-class Called(NamedTuple):
-    """A called tool under its client's names."""
-
-    name: str
-    namespace: str | None = None
-
-
 @dataclass(slots=True)
 class ToolSet:
     """The tools that the model may call.
@@ -113,12 +106,12 @@ class ToolSet:
             return param
         return f"{self.tools[int(index)].place}.{rest}"
 
-    def called(self, name: str) -> Called:
-        """Return the tool that the model calls by `name`."""
+    def called(self, name: str) -> tuple[str, str | None]:
+        """Return the client's name and namespace of the tool that the model calls by `name`."""
         one = next((one for one in self.tools if one.name == name), None)
         if one is None:
-            return Called(name)
-        return Called(one.tool.name, one.namespace.name if one.namespace else None)
+            return name, None
+        return one.tool.name, one.namespace.name if one.namespace else None
 
     def name_of(self, name: str, namespace: str | None) -> str:
         """Return the model's name for a tool."""

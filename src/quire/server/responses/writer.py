@@ -19,7 +19,6 @@ from quire.server.responses.protocol import (
     OutputReasoning,
     OutputText,
 )
-from quire.server.responses.tools import Called
 from quire.server.tools.deltas import CallDelta, Delta, TextDelta
 from quire.server.turns import Turns
 
@@ -29,7 +28,7 @@ class ItemWriter:
 
     Args:
         new_call_id: returns the id of a call.
-        called: returns the tool that the model calls by a name.
+        called: returns the client's name and namespace of the tool that the model calls.
         encode: add reasoning as opaque text, too.
 
     Attributes:
@@ -39,7 +38,7 @@ class ItemWriter:
     def __init__(
         self,
         new_call_id: Callable[[CallDelta], str],
-        called: Callable[[str], Called],
+        called: Callable[[str], tuple[str, str | None]],
         *,
         encode: bool,
     ) -> None:
@@ -108,14 +107,11 @@ class ItemWriter:
         return events + self._close(status)
 
     def _begin_call(self, name: str, call: CallDelta) -> list[bytes]:
-        called = self._called(name)
-        item: OutputCall | OutputCustomCall
-        if call.custom:
-            item = OutputCustomCall(new_id("ctc"), self._new_call_id(call), called.name)
-        else:
-            item = OutputCall(new_id("fc"), self._new_call_id(call), called.name)
-        if called.namespace is not None:
-            item.namespace = called.namespace
+        name, namespace = self._called(name)
+        kind, prefix = (OutputCustomCall, "ctc") if call.custom else (OutputCall, "fc")
+        item = kind(new_id(prefix), self._new_call_id(call), name)
+        if namespace is not None:
+            item.namespace = namespace
         return self._begin(item)
 
     def _begin(
