@@ -26,8 +26,11 @@ class _HasOptions(Protocol):
 def request_options(request: Request, body: _HasOptions) -> RequestOptions:
     """Return the client's options, from the body and the headers."""
     params = getattr(body, "kv_transfer_params", None)
-    transfer = server_state(request).engine.resolved.config.transfer
-    if params is not None and params.do_remote_prefill and transfer is None:
+    config = server_state(request).engine.resolved.config
+    if body.priority and (policy := config.scheduler.policy) != "priority":
+        why = f"It has no effect with --scheduling-policy {policy}; the policy priority has it."
+        ignore(request, "priority", why)
+    if params is not None and params.do_remote_prefill and config.transfer is None:
         why = "this server has no --kv-transfer-config, and computes the prompt itself"
         ignore(request, "kv_transfer_params", f"do_remote_prefill has no effect: {why}.")
     return RequestOptions(

@@ -234,7 +234,9 @@ async def test_priority_and_sampling_fields_arrive() -> None:
         "spaces_between_special_tokens": False,
     }
     async with running() as app:
-        assert (await app.complete(**fields, priority=1, user="me")).status_code == 200
+        answer = await app.complete(**fields, priority=1, user="me")
+        warned = [each["param"] for each in answer.json()["warnings"]]
+        assert warned == ["user", "priority"]  # the policy is fcfs
         [params] = app.core.executor.params.values()  # type: ignore[attr-defined]
         expected = {**fields, "logit_bias": {98: 5.0}}
         assert {name: getattr(params, name) for name in expected} == expected
