@@ -18,7 +18,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.images import ImageConfig, VisionConfig
 from quire.core.log import setup_logging
 from quire.frontend.images.prepare import MAX_MEMORY, Prepared, refused, timed
-from quire.frontend.workers.pipe import frame, read_frame
+from quire.frontend.workers.pipe import answer_all, read_frame
 from quire.system.limits import confine
 from quire.system.parent import end_with
 
@@ -43,6 +43,7 @@ class Setup(msgspec.Struct):
 def answer(image: bytes, setup: Setup) -> Prepared | str:
     """Return an image as the tower reads it, or why it is refused."""
     try:
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # then SIGPROF ends the process
         return timed(image, setup.vision, setup.images)
     except InvalidRequestError as error:
         return str(error)
@@ -51,6 +52,8 @@ def answer(image: bytes, setup: Setup) -> Prepared | str:
     except Exception as error:
         logger.exception("an image could not be prepared")
         return str(refused(type(error).__name__))
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
 def main(source: BinaryIO, sink: BinaryIO) -> int:
@@ -62,13 +65,7 @@ def main(source: BinaryIO, sink: BinaryIO) -> int:
     confine(MAX_MEMORY)
     os.nice(NICENESS)
     decoder = msgspec.msgpack.Decoder(bytes)
-    while data := read_frame(source):
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # then SIGPROF ends the process
-        found = answer(decoder.decode(data), setup)
-        signal.setitimer(signal.ITIMER_PROF, 0.0)
-        sink.write(frame(found))
-        sink.flush()
-    return 0
+    return answer_all(source, sink, lambda data: answer(decoder.decode(data), setup))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from quire.frontend.workers.grammar_messages import (
     Checked,
     Setup,
 )
-from quire.frontend.workers.pipe import frame, read_frame
+from quire.frontend.workers.pipe import answer_all, frame, read_frame
 from quire.system.limits import bound, confine
 from quire.system.parent import end_with
 from quire.text.grammar import checked
@@ -79,10 +79,7 @@ def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
     decoder = msgspec.msgpack.Decoder(StructuredOutputsParams)
     sink.write(frame(READY))
     sink.flush()
-    while data := read_frame(source):
-        sink.write(frame(answer(check, decoder.decode(data))))
-        sink.flush()
-    return 0
+    return answer_all(source, sink, lambda data: answer(check, decoder.decode(data)))
 
 
 def _checks(setup: Setup) -> Check:

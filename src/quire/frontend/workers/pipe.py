@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import BinaryIO
 
 import msgspec
@@ -38,3 +39,11 @@ def _framed(data: bytes) -> bytes:
 def read_frame(source: BinaryIO) -> bytes:
     """Return the next frame's data; empty at the end of the input."""
     return source.read(int.from_bytes(source.read(LENGTH_BYTES), "little"))
+
+
+def answer_all(source: BinaryIO, sink: BinaryIO, answer: Callable[[bytes], object]) -> int:
+    """Write the answer to each frame until the input ends; return the exit status."""
+    while data := read_frame(source):
+        sink.write(frame(answer(data)))
+        sink.flush()
+    return 0

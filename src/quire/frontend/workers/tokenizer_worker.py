@@ -19,7 +19,7 @@ import msgspec
 
 from quire.core.errors import ContextLengthError, InvalidRequestError, QuireError
 from quire.core.log import setup_logging
-from quire.frontend.workers.pipe import frame, read_frame
+from quire.frontend.workers.pipe import answer_all, read_frame
 from quire.text.bad_words import word_tokens
 from quire.text.chat import chat_to_token_ids
 from quire.text.tokenizers.tokenizer import Side, Tokenizer, load_tokenizer
@@ -131,10 +131,7 @@ def main(source: BinaryIO, sink: BinaryIO, load: Callable[..., Tokenizer] = load
     setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
     tokenizer = load(setup.path and Path(setup.path), vocab_size=setup.vocab_size)
     decoder = msgspec.json.Decoder(Question)
-    while data := read_frame(source):
-        sink.write(frame(answer(tokenizer, decoder.decode(data))))
-        sink.flush()
-    return 0
+    return answer_all(source, sink, lambda data: answer(tokenizer, decoder.decode(data)))
 
 
 if __name__ == "__main__":
