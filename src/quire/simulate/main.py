@@ -168,7 +168,7 @@ def summary(outcome: Outcome, replicas: list[Replica]) -> dict[str, Any]:
 
 
 def print_summary(row: dict[str, Any], out: TextIO) -> None:
-    """Return the row as a table: one line per result, percentiles in columns."""
+    """Print the row: one line per result, percentiles in columns."""
     print("simulate", file=out)
     for name, value in row.items():
         if isinstance(value, dict):
