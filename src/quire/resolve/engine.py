@@ -34,6 +34,7 @@ from quire.resolve.kv_events import kv_events
 from quire.resolve.lora import lora_config
 from quire.resolve.model import (
     LOAD_FORMATS,
+    longrope_note,
     model_of,
     overridden,
     with_generation_flags,
@@ -205,7 +206,9 @@ def _completed(
     config = _with_draft(args, config, hardware, notes)
     offload = offloaded_bytes(args, config, hardware, notes)
     config = dataclasses.replace(config, cpu_offload_bytes=offload)
-    config = with_ray(args, with_fitting_context(args, config, notes), notes)
+    config = with_fitting_context(args, config, notes)
+    notes += filter(None, [longrope_note(config.model, config.scheduler.max_model_len)])
+    config = with_ray(args, config, notes)
     return dataclasses.replace(config, step_timeout=_step_timeout(args, config))
 
 

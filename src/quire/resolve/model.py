@@ -113,6 +113,21 @@ def yarn_warning(model: ModelConfig) -> str | None:
     )
 
 
+def longrope_note(model: ModelConfig, max_model_len: int) -> str | None:
+    """Return a note on LongRoPE's effect on short prompts; None without it, or with short texts."""
+    own = model.rope
+    if own is None or own.scaling != "longrope":
+        return None
+    trained = own.params["original_max_position_embeddings"]
+    if max_model_len <= trained:
+        return None
+    return (
+        f"RoPE has the factors for long texts at every length, because max_model_len exceeds the "
+        f"trained {trained:,} tokens. If no text is longer, --max-model-len {trained} gives the "
+        "answers of Transformers, which takes other factors for short texts."
+    )
+
+
 def _written(trained: int, scaling: dict[str, Any] | None) -> str:
     fields = {"max_position_embeddings": trained, "rope_scaling": scaling}
     return f"{_FLAG} '{json.dumps(fields)}'"

@@ -99,6 +99,18 @@ def test_static_yarn_is_told_with_two_ways_out_that_work() -> None:
     assert warnings(plain) == warnings(dynamic) == []
 
 
+def test_longrope_of_long_texts_is_told_with_the_way_out() -> None:
+    factors = {"short_factor": [1.0] * 64, "long_factor": [2.0] * 64}
+    longrope = {"rope_type": "longrope", "original_max_position_embeddings": 4096, **factors}
+    args = replace(PRESET, hf_overrides=json.dumps({"rope_scaling": longrope}))
+
+    def told(length: int) -> list[str]:
+        notes = resolve(replace(args, max_model_len=length), MACHINE).notes
+        return [note for note in notes if "--max-model-len 4096" in note]
+
+    assert (len(told(4097)), told(4096)) == (1, [])
+
+
 def test_what_is_no_json_object_is_refused() -> None:
     for text in ("{", "[]", "3"):
         with pytest.raises(ConfigError, match="--hf-overrides"):
