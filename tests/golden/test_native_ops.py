@@ -64,7 +64,7 @@ SUITES = {
     "plan": [name for name, *_ in test_plan.CASES],
 }
 """Names of `TINY_MODELS` that a suite lists by itself; the others take all of them."""
-WITHOUT = {"gguf": {"opt", "granitemoehybrid", "gemma4_text", "arcee", "cohere", "glm"}}
+WITHOUT = {"gguf": {"opt", "granitemoehybrid", "gemma4_text", "glm"}}
 """llama.cpp, which defines GGUF's names, has no OPT; Quire does not read the others as GGUF."""
 
 

@@ -174,10 +174,13 @@ def _exaone4(meta: Metadata, config: Config) -> Config:
     return {"sliding_window": window, "sliding_window_pattern": PERIOD}
 
 
+def _cohere(meta: Metadata, config: Config) -> Config:
+    eps = config["rms_norm_eps"]
+    return {"layer_norm_eps": eps, "logit_scale": meta.number("logit_scale")}
+
+
 def _cohere2(meta: Metadata, config: Config) -> Config:
-    return {
-        "layer_norm_eps": config["rms_norm_eps"],
-        "logit_scale": meta.number("logit_scale"),
+    return _cohere(meta, config) | {
         "sliding_window": meta.integer("attention.sliding_window"),
         "sliding_window_pattern": PERIOD,
     }
@@ -300,9 +303,11 @@ CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
         meta.integer("rope.dimension_count"), config["head_dim"]
     ),
     "exaone4": _exaone4,
+    "command-r": _cohere,
     "cohere2": _cohere2,
     "ernie4_5": lambda meta, config: {"use_bias": config["attention_bias"]},
     "nemotron": _nemotron,
+    "arcee": lambda meta, config: {"hidden_act": "relu2"},
     "mistral3": _mistral3,
     "minicpm3": lambda meta, config: {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
     "bitnet": _bitnet,
