@@ -97,24 +97,14 @@ class Cluster:
             for worker in self._grid.workers_of(node):
                 shares[worker] = shared_config(whole, worker)
         nodes = {end: gathering.name(f"node {node}", node) for node, end in self._joined.items()}
-        ends = {end: gathering.worker_name(worker) for worker, end in lines.items()}
-        self._watch(on_lost, nodes, ends)
+        self._watch(on_lost, nodes)
         return rows, lines, shares
 
-    def _watch(
-        self,
-        on_lost: Callable[[int], None],
-        nodes: dict[socket.socket, str],
-        lines: dict[int, str],
-    ) -> None:
-        """Call `on_lost` when the other end of a connection is gone, even between two steps."""
-        # `lines` may be closed while this thread waits
-        own = {os.dup(line): name for line, name in lines.items()}
+    def _watch(self, on_lost: Callable[[int], None], nodes: dict[socket.socket, str]) -> None:
+        """Call `on_lost` when a machine is gone, even between two steps; it ends with a worker."""
 
         def wait() -> None:
-            loss = wait_for_loss(nodes, own)
-            for descriptor in own:
-                os.close(descriptor)
+            loss = wait_for_loss(nodes)
             if not self._closing:
                 logger.error("The connection to %s %s; see its log.", *loss)
                 on_lost(1)

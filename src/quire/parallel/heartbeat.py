@@ -42,25 +42,20 @@ class Loss(NamedTuple):
 
 
 def wait_for_loss(
-    peers: Mapping[socket.socket, str],
-    others: Mapping[int, str] | None = None,
-    woken: Mapping[int, str] | None = None,
+    peers: Mapping[socket.socket, str], woken: Mapping[int, str] | None = None
 ) -> Loss:
     """Send beats to `peers` until something ends; return what. All have names.
 
     Args:
         peers: connections on which both ends call this.
-        others: descriptors of connections that carry something else; only their end is noticed.
         woken: descriptors that end the wait once they are readable.
     """
-    others, woken = others or {}, woken or {}
+    woken = woken or {}
     by_number = {peer.fileno(): peer for peer in peers}
     heard = dict.fromkeys(by_number, time.monotonic())
     poll = select.poll()
-    both = select.POLLIN | select.POLLRDHUP
-    for ends, events in ((by_number, both), (others, select.POLLRDHUP), (woken, select.POLLIN)):
-        for number in ends:
-            poll.register(number, events)
+    for number in (*by_number, *woken):
+        poll.register(number, select.POLLIN | select.POLLRDHUP)
     beat = 0.0
     while True:
         now = time.monotonic()
@@ -70,7 +65,7 @@ def wait_for_loss(
             beat = now + BEAT_SECONDS
         for number, _ in poll.poll(max(0.0, beat - now) * 1000):
             if number not in by_number:
-                return Loss(others.get(number) or woken[number])
+                return Loss(woken[number])
             name = peers[by_number[number]]
             if not (said := _received(by_number[number])):
                 return Loss(name)

@@ -67,10 +67,8 @@ def own_seal() -> Seal | None:
     return None if pem is None else _seal(pem)
 
 
-@cache
-def _seal(pem: str) -> Seal:
-    """Read the file once: a process that connects again must not fail because it has gone."""
-    return Seal(pem)
+_seal = cache(Seal)
+"""Reads the file once: a process that connects again must not fail because it has gone."""
 
 
 def _context(pem: str, *, listens: bool) -> ssl.SSLContext:

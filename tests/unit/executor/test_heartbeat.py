@@ -84,16 +84,13 @@ def test_beats_hold_a_connection_until_it_ends(
 
 
 def test_something_else_ends_the_wait(pair: tuple[socket.socket, socket.socket]) -> None:
-    """A descriptor that is readable, or another connection that ends."""
-    one, two = pair
+    """A descriptor that is readable."""
+    one, _ = pair
     read, write = socket.socketpair()
     with read, write:
         write.send(b"1")
         loss = heartbeat.wait_for_loss({one: "node 1"}, woken={read.fileno(): "a worker"})
         assert loss == ("a worker", "has ended")
-        two.shutdown(socket.SHUT_RDWR)
-        loss = heartbeat.wait_for_loss({write: "node 1"}, others={one.fileno(): "node 2"})
-        assert loss == ("node 2", "has ended")
 
 
 def test_a_goodbye_is_heard_among_beats_and_by_who_waits_for_a_reply(
