@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Literal
 
 from quire.core.errors import ConfigError
+from quire.core.extras import installed
 from quire.resolve.flags import Flags
 from quire.system import env
-from quire.system.gpu import first_gpu, torch_cuda_version, torch_folder
+from quire.system.gpu import first_gpu, why_unused
 from quire.system.hardware import cpu_name, detect
 from quire.system.records import dataclass
 
@@ -190,13 +191,11 @@ def _gpu() -> Result | None:
     if gpu is None:
         return None
     found = f"{gpu.name}, {gpu.memory_bytes / GIB:.1f} GiB"
-    if torch_folder() is None:
-        fix = "pip install 'quire[torch]'; --device auto then takes the GPU."
-        return f"{found}, which needs torch", fix
-    if torch_cuda_version() is None:
-        fix = "Install torch for CUDA; --device auto then takes the GPU."
-        return f"{found}, which the installed torch cannot use", fix
-    return f"{found}: --device auto takes it, with the reference ops", ""
+    if why := why_unused(gpu):
+        fix = "Install torch for CUDA and a driver for its version (pip install 'quire[gpu]')."
+        return f"{found}, which is not used: {why}", fix
+    ops = "Triton's kernels" if installed("triton") else "the reference ops"
+    return f"{found}: --device auto takes it, with {ops}", ""
 
 
 def _quota() -> Result:

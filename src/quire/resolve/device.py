@@ -11,7 +11,7 @@ from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flag_values import value_error
 from quire.system import env
-from quire.system.gpu import torch_cuda_version
+from quire.system.gpu import LEAST_CAPABILITY, Gpu, first_gpu, why_unused
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
 
 GIB = 2**30
@@ -34,22 +34,21 @@ def resolve_device(
     staged = args.pipeline_parallel_size > 1
     for_cpus = gpu is None or args.ops == "cpu" or staged or ranks > gpu.count
     if args.device == "cpu" or (args.device == "auto" and for_cpus):
+        if args.device == "auto" and gpu is None and (there := first_gpu()) is not None:
+            notes.append(f"device cpu: {there.name} is not used, because {why_unused(there)}.")
         return args, "cpu"
     if gpu is None:
-        built = torch_cuda_version()
-        why = f"the driver shows no GPU (torch is built for CUDA {built})."
-        why = why if built else "the installed torch is built without CUDA."
-        fix = "Install torch for CUDA and NVIDIA's driver, or leave --device out."
-        raise value_error(args, "device", why, fix)
+        fix = "Install torch for CUDA and a driver for its version, or leave --device out."
+        raise value_error(args, "device", f"{why_unused(first_gpu())}.", fix)
     if args.ops == "cpu":
         why = "ops is 'cpu', and the native kernels run on CPUs."
         raise value_error(args, "device", why, "Leave --ops out, or use --device cpu.")
-    ops, why = _gpu_ops(args)
+    ops, why = _gpu_ops(args, gpu)
     notes.append(f"device cuda: {gpu.name}, by {why}.")
     return replace(args, ops=ops), "cuda"
 
 
-def _gpu_ops(args: EngineArgs) -> tuple[OpsProvider, str]:
+def _gpu_ops(args: EngineArgs, gpu: Gpu) -> tuple[OpsProvider, str]:
     """Return the provider of a GPU's ops, and what the start log says of it."""
     if args.ops == "reference":
         return "reference", "the reference ops, in plain torch"
@@ -65,6 +64,12 @@ def _gpu_ops(args: EngineArgs) -> tuple[OpsProvider, str]:
         return "reference", "the reference ops in plain torch, because of TRITON_INTERPRET"
     if args.ops == "auto" and not installed("triton"):
         return "reference", "the reference ops in plain torch, because triton is not installed"
+    if args.ops == "auto" and (0, 0) < gpu.capability < LEAST_CAPABILITY:
+        found, least = (".".join(map(str, each)) for each in (gpu.capability, LEAST_CAPABILITY))
+        return "reference", (
+            f"the reference ops in plain torch, because its compute capability is {found} and "
+            f"Triton's kernels need {least}"
+        )
     return "triton", "Triton's kernels"
 
 

@@ -87,16 +87,17 @@ def test_a_gpu_and_a_torch_that_cannot_use_it(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(doctor, "first_gpu", lambda: None)
     assert "gpu" not in findings()
     monkeypatch.setattr(doctor, "first_gpu", lambda: Gpu("A GPU", 80 * 2**30))
-    monkeypatch.setattr(doctor, "torch_folder", lambda: Path("/torch"))
-    monkeypatch.setattr(doctor, "torch_cuda_version", lambda: "12.8")
+    monkeypatch.setattr(doctor, "why_unused", lambda gpu: "")
     found = findings()["gpu"]
     assert (found.level, found.found[:15]) == ("ok", "A GPU, 80.0 GiB")
-    monkeypatch.setattr(doctor, "torch_cuda_version", lambda: None)
-    for folder, fix in ((Path("/torch"), "Install torch for CUDA"), (None, "'quire[torch]'")):
-        monkeypatch.setattr(doctor, "torch_folder", lambda folder=folder: folder)
-        found = findings()["gpu"]
-        assert found.level == "warn"
-        assert fix in found.fix
+    for there, ops in ((True, "Triton's kernels"), (False, "the reference ops")):
+        monkeypatch.setattr(doctor, "installed", lambda module, there=there: there)
+        assert findings()["gpu"].found.endswith(f"takes it, with {ops}")
+    monkeypatch.setattr(doctor, "why_unused", lambda gpu: f"{gpu.name} is too old")
+    found = findings()["gpu"]
+    assert found.level == "warn"
+    assert found.found.endswith("which is not used: A GPU is too old")
+    assert "'quire[gpu]'" in found.fix
 
 
 def test_limits_that_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:

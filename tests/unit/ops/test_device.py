@@ -191,12 +191,24 @@ class Runtime:
         return 0
 
 
-def cuda(monkeypatch: pytest.MonkeyPatch, runtime: Runtime) -> CudaDevice:
+def cuda(
+    monkeypatch: pytest.MonkeyPatch, runtime: Runtime, capability: tuple[int, int] = (9, 0)
+) -> CudaDevice:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_75", "sm_90a", "compute_120"])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
     monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
     return CudaDevice()
+
+
+def test_a_gpu_that_torch_has_no_kernels_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda(monkeypatch, Runtime(), (7, 5))
+    with pytest.raises(ConfigError, match=r"capability 7\.5 or later; A GPU has 7\.0") as caught:
+        cuda(monkeypatch, Runtime(), (7, 0))
+    assert caught.value.param == "--device"
 
 
 def test_pinned_memory_is_no_larger_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

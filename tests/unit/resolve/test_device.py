@@ -71,14 +71,38 @@ def test_memory_is_the_gpus() -> None:
         resolved(swap_space=11.0)
 
 
-@pytest.mark.parametrize(
-    ("built", "said"), [(None, "built without CUDA"), ("12.8", "no GPU.*CUDA 12.8")]
-)
-def test_no_gpu(built: str | None, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resolve_device, "torch_cuda_version", lambda: built)
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_a_gpu_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` says why and takes the CPU; `cuda` is an error."""
+    there = Gpu("A GPU", 80 * GIB)
+    monkeypatch.setattr(resolve_device, "first_gpu", lambda: there)
+    monkeypatch.setattr(resolve_device, "why_unused", lambda gpu: f"{gpu and gpu.name} is odd")
+    found = resolved(CPU)
+    assert found.config.device == "cpu"
+    assert "device cpu: A GPU is not used, because A GPU is odd." in found.notes
+    assert not any("not used" in note for note in resolved(CPU, device="cpu").notes)
+    with pytest.raises(ConfigError, match="A GPU is odd") as caught:
         resolved(CPU, device="cuda")
     assert caught.value.param == "device"
+    monkeypatch.setattr(resolve_device, "first_gpu", lambda: None)
+    assert not any("not used" in note for note in resolved(CPU).notes)
+    with pytest.raises(ConfigError, match="None is odd"):
+        resolved(CPU, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("capability", "ops"), [((7, 5), "reference"), ((8, 0), "triton"), ((0, 0), "triton")]
+)
+def test_triton_needs_a_recent_gpu(
+    capability: tuple[int, int], ops: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve_device, "installed", lambda module: True)
+    monkeypatch.setattr(resolve_device.env, "triton_interprets", lambda: False)
+    card = replace(CPU, gpu=Gpu("A GPU", 80 * GIB, capability=capability))
+    found = resolved(card)
+    assert found.config.ops == ops
+    assert any("is 7.5 and Triton's kernels need 8.0" in note for note in found.notes) is (
+        ops == "reference"
+    )
 
 
 def test_native_kernels_run_on_cpus() -> None:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from quire.system import gpu
-from quire.system.gpu import Gpu, detect_gpu, first_gpu, torch_cuda_version
+from quire.system.gpu import Gpu, detect_gpu, first_gpu, torch_cuda_version, why_unused
 from quire.system.hardware import detect
 
 
@@ -22,6 +23,7 @@ class Driver:
     def __init__(self, count: int = 1, fails: str = "") -> None:
         self.count = count
         self.fails = fails
+        self.attributes = {75: 9, 76: 0}
 
     def _answer(self, name: str) -> int:
         return 100 if name == self.fails else 0
@@ -44,6 +46,14 @@ class Driver:
         memory._obj.value = 80 * 10**9
         return self._answer("cuDeviceTotalMem_v2")
 
+    def cuDeviceGetAttribute(self, value: Any, number: int, device: Any) -> int:
+        value._obj.value = self.attributes[number]
+        return self._answer("cuDeviceGetAttribute")
+
+    def cuDriverGetVersion(self, version: Any) -> int:
+        version._obj.value = 12080
+        return self._answer("cuDriverGetVersion")
+
 
 def found(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> Gpu | None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
@@ -51,8 +61,12 @@ def found(monkeypatch: pytest.MonkeyPatch, driver: Driver) -> Gpu | None:
 
 
 def test_the_driver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(monkeypatch, Driver()) == Gpu("A GPU", 80 * 10**9)
-    assert found(monkeypatch, Driver(count=3)) == Gpu("A GPU", 80 * 10**9, 3)
+    assert found(monkeypatch, Driver()) == Gpu("A GPU", 80 * 10**9, 1, (9, 0), (12, 8))
+    assert found(monkeypatch, Driver(count=3)) == Gpu("A GPU", 80 * 10**9, 3, (9, 0), (12, 8))
+    unknown = found(monkeypatch, Driver(fails="cuDeviceGetAttribute"))
+    assert unknown == Gpu("A GPU", 80 * 10**9, 1, (0, 0), (12, 8))
+    unknown = found(monkeypatch, Driver(fails="cuDriverGetVersion"))
+    assert unknown == Gpu("A GPU", 80 * 10**9, 1, (9, 0), (0, 0))
     assert found(monkeypatch, Driver(count=0)) is None
     for fails in ("cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceTotalMem_v2"):
         assert found(monkeypatch, Driver(fails=fails)) is None
@@ -79,6 +93,42 @@ def test_torchs_build_is_read_from_its_file(
     assert found_version(tmp_path, monkeypatch) is None  # it has no such file
     (tmp_path / "torch" / "version.py").write_text(text)
     assert found_version(tmp_path, monkeypatch) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "gpu", "said"),
+    [
+        ("cuda = None\nhip = '6.4.43482-0'\n", None, r"AMD's GPUs \(ROCm\), which Quire does not"),
+        ("cuda = None\nhip = None\nxpu = '20250101'\n", None, "Intel's GPUs, which"),
+        ("cuda = None\nhip = None\n", Gpu("A GPU", 1), "built without CUDA$"),
+        ("cuda = '12.8'\n", None, r"no GPU \(torch is built for CUDA 12\.8\)"),
+        ("cuda = '13.0'\n", Gpu("A GPU", 1, driver=(12, 8)), "up to 12.8, and .* needs CUDA 13$"),
+        ("cuda = '12.8'\n", Gpu("A GPU", 1, driver=(12, 0)), "^$"),  # versions of one major agree
+        ("cuda = '12.8'\n", Gpu("A GPU", 1), "^$"),
+    ],
+)
+def test_why_a_gpu_is_not_used(
+    text: str, gpu: Gpu | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text(text)
+    found_version(tmp_path, monkeypatch)
+    assert re.search(said, why_unused(gpu))
+
+
+def test_without_torch_no_gpu_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "find_spec", lambda name: None)
+    assert why_unused(Gpu("A GPU", 1)) == "torch is not installed"
+
+
+def test_an_old_driver_leaves_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "torch_cuda_version", lambda: "13.0")
+    for driver, there in (((12, 8), False), ((13, 0), True)):
+        card = Gpu("A GPU", 1, driver=driver)
+        monkeypatch.setattr(gpu, "first_gpu", lambda card=card: card)
+        detect_gpu.cache_clear()
+        assert (detect_gpu() is card) is there
+    detect_gpu.cache_clear()
 
 
 def found_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import mmap
+import re
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,9 @@ from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.ops.device import Event
 from quire.ops.graphs import Graph
 from quire.ops.torch_ops.devices import CopyQueue, TorchAccelerator
+from quire.system.gpu import first_gpu, why_unused
 
+_ARCH = re.compile(r"sm_(\d+)")
 LARGE = 2**20
 """Bytes from which pinned memory has pages of its own."""
 
@@ -32,14 +35,10 @@ class CudaDevice(TorchAccelerator):
 
     def __init__(self, card: int = 0) -> None:
         if not torch.cuda.is_available():
+            why = why_unused(first_gpu()) or "nvidia-smi may say why"
             raise ConfigError(
-                "--device is cuda, but torch sees no GPU: "
-                + (
-                    "the driver shows none."
-                    if torch.version.cuda
-                    else "the torch that is installed is built without CUDA."
-                ),
-                fix="Install torch for CUDA and NVIDIA's driver, or use --device cpu.",
+                f"--device is cuda, but torch sees no GPU: {why}.",
+                fix="Install torch for CUDA and a driver for its version, or use --device cpu.",
                 param="--device",
             )
         if card >= torch.cuda.device_count():
@@ -48,6 +47,7 @@ class CudaDevice(TorchAccelerator):
                 fix="Lower --tensor-parallel-size, or check CUDA_VISIBLE_DEVICES.",
                 param="--device",
             )
+        _check_capability(card)
         self.torch = torch.device("cuda", card)
         torch.cuda.set_device(self.torch)  # Triton launches where torch is
         self._pool: Any = None  # graphs share memory: only results of the last replay are read
@@ -98,6 +98,20 @@ class CudaDevice(TorchAccelerator):
     def memory(self) -> tuple[int, int]:
         free, total = torch.cuda.mem_get_info(self.torch)
         return total - free, total
+
+
+def _check_capability(card: int) -> None:
+    """Raise ConfigError if the installed torch has no kernels for a GPU as old as this one."""
+    built = [int(found[1]) for arch in torch.cuda.get_arch_list() if (found := _ARCH.match(arch))]
+    major, minor = torch.cuda.get_device_capability(card)
+    if built and 10 * major + minor < min(built):
+        least = f"{min(built) // 10}.{min(built) % 10}"
+        raise ConfigError(
+            f"The installed torch needs GPUs of compute capability {least} or later; "
+            f"{torch.cuda.get_device_name(card)} has {major}.{minor}.",
+            fix="Install an older torch, which has kernels for it, or use --device cpu.",
+            param="--device",
+        )
 
 
 class _Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from functools import cache
 from typing import Any
 
@@ -13,9 +14,7 @@ from torch import Tensor
 from quire.core.errors import ConfigError
 from quire.ops.device import Device
 from quire.system import env
-
-LEAST_CAPABILITY = (8, 0)
-"""Cards before it have no bfloat16 products."""
+from quire.system.gpu import LEAST_CAPABILITY
 
 COUNTERS = 2**16
 
@@ -56,6 +55,15 @@ def check(device: Device) -> None:
             fix="Use --ops reference.",
             param="--ops",
         )
+    try:  # the first use compiles Triton's own module
+        triton.runtime.driver.active.get_current_target()
+    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        raise ConfigError(
+            f"Triton cannot start on this machine: {str(error)[:300]}.",
+            fix="Install a C compiler and Python's headers (Debian: gcc, python3-dev), "
+            "or use --ops reference.",
+            param="--ops",
+        ) from error
 
 
 def has_float8(device: torch.device) -> bool:
