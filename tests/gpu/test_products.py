@@ -9,9 +9,11 @@ import torch
 
 from quire.core.quantized import QuantizedWeight
 from quire.ops.providers import open_device
+from quire.ops.torch_ops import moe as plain
 from quire.ops.torch_ops.arrays import array, tensor
-from quire.ops.triton import linear
+from quire.ops.triton import experts, linear
 from quire.ops.triton.provider import TritonOps
+from tests.kernels.test_route import SPECS
 from tests.triton.test_products import close, quantized
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU")
@@ -77,6 +79,23 @@ def test_experts_alone(ops: TritonOps, form: str) -> None:
         some = slice(first, last)
         found = ops.moe(x[some], chosen[some], shares[some], gate_up, down)
         assert torch.equal(found, together[some])
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_the_choice_of_experts(ops: TritonOps, name: str) -> None:
+    count, spec, biased = SPECS[name]
+    logits = 3.0 * torch.randn(500, count)
+    bias = torch.randn(count) if biased else None
+    expected = plain.route(logits, bias, spec)
+    found = ops.route(logits.cuda(), None if bias is None else bias.cuda(), spec)
+    assert (found[0].cpu() == expected[0]).all(1).float().mean() > 0.99  # near ties may swap
+    same = found[0].cpu() == expected[0]
+    assert ((found[1].cpu() - expected[1]).abs() <= 2.0**-22 * expected[1])[same].all()
+    listed = experts.grouped(found[0], count, 16)
+    pairs = listed.row_ids[listed.row_ids >= 0].cpu()
+    assert torch.equal(pairs.sort().values, torch.arange(found[0].numel(), dtype=torch.int32))
+    own = listed.tile_experts.repeat_interleave(16)[listed.row_ids >= 0]
+    assert torch.equal(found[0].flatten()[pairs.cuda().long()], own.long())
 
 
 def test_an_activation_in_a_product_is_that_of_its_own_kernel(ops: TritonOps) -> None:

@@ -1,4 +1,4 @@
-"""A mixture of experts: rows sorted by expert, and products of tiles of one expert each."""
+"""A mixture of experts: their choice, rows sorted by expert, products of tiles of one expert."""
 
 from __future__ import annotations
 
@@ -6,12 +6,20 @@ import torch
 from torch import Tensor
 
 from quire.core.dtypes import DType
+from quire.core.layers import RouteSpec
+from quire.ops.torch_ops import moe as plain
 from quire.ops.torch_ops.arrays import torch_dtype
-from quire.ops.triton.kernels import products as kernels
-from quire.ops.triton.launch import overlap
+from quire.ops.triton.kernels import experts as kernels
+from quire.ops.triton.kernels.products import combine
+from quire.ops.triton.launch import overlap, power_of_two
 from quire.ops.triton.linear import Grouping, grouped_rows, product
 from quire.ops.triton.weights import device_weight
 from quire.ops.weights import LinearWeight
+
+MOST_EXPERTS = 1024
+"""One warp chooses among them: each of its threads has 32."""
+PAIRS = 1024
+"""Pairs that are counted at once."""
 
 
 def moe(
@@ -38,11 +46,36 @@ def moe(
         between = product(x, first, x.dtype, grouping._replace(fan_out=top_k))
     parts = product(between, second, torch.float32, grouping)
     block = 1024
-    kernels.combine[(rows, -(-out.shape[1] // block))](
+    combine[(rows, -(-out.shape[1] // block))](
         parts, weights, out, out.shape[1], top_k, weighted=not weight_on_input, block=block,
         enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
+
+
+def route(
+    logits: Tensor, bias: Tensor | None, spec: RouteSpec, factors: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """See `torch_ops.moe.route`; equal experts are ordered by their numbers."""
+    count = logits.shape[1]
+    spec.check(count)
+    if spec.band or count > MOST_EXPERTS:
+        return plain.route(logits, bias, spec, factors)
+    shape = len(logits), spec.top_k
+    experts = torch.empty(shape, dtype=torch.int64, device=logits.device)
+    weights = torch.empty(shape, dtype=torch.float32, device=logits.device)
+    if len(logits):
+        kernels.route[(len(logits),)](
+            logits, bias, factors, experts, weights, logits.stride(0),
+            *map(float, (spec.epsilon, spec.least, spec.scale)),
+            count=count, top_k=spec.top_k, sigmoid=spec.scores == "sigmoid",
+            by_logits=spec.by_logits, renormalize=spec.renormalize, groups=spec.num_groups,
+            top_groups=spec.top_groups, best=1 if spec.group_score == "max" else 2,
+            block_groups=power_of_two(spec.num_groups),
+            block_size=power_of_two(count // spec.num_groups), block_k=power_of_two(spec.top_k),
+            num_warps=1, enable_fp_fusion=False, **overlap(logits.device),
+        )  # fmt: skip
+    return experts, weights
 
 
 def grouped(experts: Tensor, count: int, size: int) -> Grouping:
@@ -54,19 +87,14 @@ def grouped(experts: Tensor, count: int, size: int) -> Grouping:
 
     Nothing is read back: there are as many tiles as there could be, and the last ones are empty.
     """
-    flat = experts.flatten()
+    flat = experts.flatten().contiguous()  # a column is flat already, with gaps
     pairs = len(flat)
     tiles = min(pairs, count) + pairs // size
-    counts = torch.zeros(count, dtype=torch.int64, device=flat.device)
-    counts.scatter_add_(0, flat, torch.ones_like(flat))
-    tiles_per_expert = (counts + size - 1) // size
-    tile_ends = tiles_per_expert.cumsum(0)
-    order = flat.argsort(stable=True)
-    expert = flat[order]
-    within = torch.arange(pairs, device=flat.device) - (counts.cumsum(0) - counts)[expert]
-    place = (tile_ends - tiles_per_expert)[expert] * size + within
-    row_ids = torch.full((tiles * size,), -1, dtype=torch.int32, device=flat.device)
-    row_ids.scatter_(0, place, order.to(torch.int32))
-    numbers = torch.arange(tiles, device=flat.device)
-    tile_experts = torch.searchsorted(tile_ends, numbers, right=True).clamp(max=count - 1)
-    return Grouping(size, row_ids, tile_experts.to(torch.int32), 1, pairs)
+    row_ids = torch.empty(tiles * size, dtype=torch.int32, device=flat.device)
+    tile_experts = torch.empty(tiles, dtype=torch.int32, device=flat.device)
+    kernels.group[(count + 1,)](
+        flat, row_ids, tile_experts, pairs, count, tiles, size=size,
+        block_experts=max(power_of_two(count), 32), block=min(max(power_of_two(pairs), 128), PAIRS),
+        **overlap(flat.device),
+    )  # fmt: skip
+    return Grouping(size, row_ids, tile_experts, 1, pairs)

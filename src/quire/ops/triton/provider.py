@@ -35,6 +35,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "linear": linear.linear,
     "logits": linear.logits,
     "head_linear": linear.head_linear,
+    "route": experts.route,
     "moe": experts.moe,
     "rms_norm": rows.rms_norm,
     "add_rms_norm": rows.add_rms_norm,
