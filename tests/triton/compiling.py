@@ -38,6 +38,7 @@ from quire.ops.triton.last_tokens import TritonLastTokens
 from quire.ops.triton.weights import coded
 from tests.arrays import array, numpy_dtype
 from tests.kernels.recurrent_common import Case, one
+from tests.kernels.test_route import SPECS
 from tests.triton.test_attention import CACHES, empty_cache, metadata
 from tests.triton.test_products import quantized
 
@@ -125,6 +126,8 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
         parts: Any = parts_of(quantized(name, 70, 96, seed=1))
         if name != "float8" or capability >= 89:  # plain torch dequantizes it there
             forms.append(coded(parts, None, "none", 1, dtype))
+    wide = torch.randn(70, 1024).to(dtype)  # part of which is prefetched
+    linear.linear(wide[:1], DenseWeight(wide, None, "none"))
     linear.segment = lambda columns, width: 128
     attention.SEGMENT = 128
     for programs in (0, 1000):
@@ -151,6 +154,10 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
     down = DenseWeight(torch.randn(4 * 96, 32).to(dtype), None, "none", 4)
     chosen = torch.tensor([[0, 2], [1, 3], [0, 1]])
     experts.moe(x, chosen, torch.rand(3, 2), stacked, down)
+    linear.head_linear(torch.randn(3, 4, 96).to(dtype), stacked)
+    for count, spec, biased in SPECS.values():
+        bias = torch.ones(count) if biased else None
+        experts.route(torch.randn(2, count), bias, spec, None if biased else torch.ones(count))
     launch_latents(dtype)
     launch_recurrent(dtype)
     launch_sampling()

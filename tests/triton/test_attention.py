@@ -124,6 +124,20 @@ def test_caches(kind: str) -> None:
     assert torch.allclose(found, expected, rtol=0, atol=atol)
 
 
+def test_weights_times_scales_are_normal_numbers_in_float16() -> None:
+    """One key outweighs each of the others, whose weights times scales of e5m2 are about 1e-7."""
+    meta = metadata([300], [1], 16)
+    cache = filled("fp8_scaled", meta, 1, 1, 16)
+    block = meta.block_tables[0, 0]
+    assert cache.k_scale is not None
+    key = cache.k[block, 0, :1].float() * cache.k_scale[block, 0, :1].float()
+    q = (3.0 * key[None]).half()
+    expected = plain.paged_attention(q.float(), cache, meta, AttentionRules(0.2))
+    found = attention.paged_attention(q, cache, meta, AttentionRules(0.2))
+    # Weights round once, sums of values of about 1 too.
+    assert torch.allclose(found.float(), expected, rtol=0, atol=2.0**-10)
+
+
 @pytest.mark.parametrize(
     "dtype", [torch.float16, pytest.param(torch.bfloat16, marks=pytest.mark.slow)]
 )

@@ -20,6 +20,6 @@ def test_kernels_compile(capability: int) -> None:
         "attention", "merge", "product", "rope_kv_write", "hadamard", "combine",
         "write", "causal_conv1d", "gated_delta_rule", "mamba2_scan", "gated_norm", "shrink",
         "expand", "mask", "bias", "penalize", "totals", "fill", "peaks",
-        "narrow", "ties", "scores", "settle",
+        "narrow", "ties", "scores", "settle", "route", "group", "heads",
     ):  # fmt: skip
         assert kernel in done.stdout

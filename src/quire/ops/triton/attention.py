@@ -31,6 +31,8 @@ from quire.ops.triton.rows import rms_norm
 KEYS = 64
 """Keys of a tile. A row's bits depend on it and on SEGMENT, and on no other size."""
 SEGMENT = 512
+AHEAD = True
+"""Read the first keys of a few rows into the second-level cache while the kernel before runs."""
 
 
 class Shape(NamedTuple):
@@ -89,6 +91,19 @@ def rope_kv_write(
 def most(cache: KVCache[Tensor]) -> float:
     """Return the largest number that the cache's type holds."""
     return torch.finfo(cache.k.dtype).max if cache.k.is_floating_point() else 127.0
+
+
+def lift(cache: KVCache[Tensor]) -> float:
+    """Return a power of two that keeps weights times scales normal numbers, also in float16.
+
+    A scale is the largest value over `most`, which is 2e-5 for e5m2.
+    """
+    return 1.0 if cache.k_scale is None else 2.0 ** int(math.log2(most(cache)))
+
+
+def lines(cache: KVCache[Tensor]) -> int:
+    """Return a power of two of lines of 128 bytes that hold a head of the cache; 0 if not AHEAD."""
+    return power_of_two(-(-cache.k.shape[-1] * cache.k.itemsize // 128)) if AHEAD else 0
 
 
 def stored(cache: KVCache[Tensor], width: int) -> dict[str, Any]:
@@ -199,15 +214,16 @@ def paged_attention(
         keys = min(keys, tokens + (1 if causal else 2) * window + SEGMENT)
     split = Split.of(keys, len(tiles) * kv_heads, (len(q), heads, width), q.device)
     kernels.attention[(len(tiles), kv_heads, split.programs)](
-        q, cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_signs, cache.v_unit, sinks,
-        meta.block_tables, tiles, out, split.arrivals, *split.parts, scale * cache.k_unit,
-        softcap or 1.0, window or 1, split.segments, heads, kv_heads, q.stride(0),
-        meta.block_tables.stride(0),
+        q, cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_signs,
+        cache.v_unit / lift(cache), sinks, meta.block_tables, tiles, out, split.arrivals,
+        *split.parts, scale * cache.k_unit, softcap or 1.0, window or 1, split.segments,
+        heads, kv_heads, q.stride(0), meta.block_tables.stride(0),
         block_size=block_size, width=width, group=group, rows=max(shape.rows, block_group),
         block_group=block_group, block_width=block_width, keys=KEYS,
         segment=SEGMENT, causal=causal, windowed=window is not None, chunked=chunked,
         capped=softcap is not None, split=split.on, smooth=shape is MANY and window is None,
-        packed=cache.packed, compute=COMPUTE[compute],
+        packed=cache.packed, lift=lift(cache), ahead=lines(cache) if shape is not MANY else 0,
+        compute=COMPUTE[compute],
         num_warps=shape.num_warps, enable_fp_fusion=False,
         num_stages=stages(
             q.device, shape.num_stages, 2 * KEYS * block_width * cache.k.itemsize,

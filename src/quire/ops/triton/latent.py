@@ -81,13 +81,14 @@ def latent_attention(
         meta.block_tables.stride(0),
         block_size=block_size, rope=rope, latent=latent, rows=rows, block_heads=block_heads,
         block_rope=max(power_of_two(rope), 16), block_latent=block_latent, keys=keys,
-        segment=attention.SEGMENT, split=split.on, compute=COMPUTE[compute], num_warps=8,
-        num_stages=1 if wide else STAGES, enable_fp_fusion=False, **overlap(q.device),
+        segment=attention.SEGMENT, split=split.on, lift=attention.lift(cache),
+        compute=COMPUTE[compute], num_warps=8, num_stages=1 if wide else STAGES,
+        enable_fp_fusion=False, **overlap(q.device),
     )  # fmt: skip
     if split.on:
         kernels.merge[(len(tiles), heads)](
-            tiles, out, cache.k_unit, *split.parts, split.segments, heads, latent=latent,
-            block_latent=block_latent, segment=attention.SEGMENT, enable_fp_fusion=False,
-            **overlap(q.device),
+            tiles, out, cache.k_unit / attention.lift(cache), *split.parts, split.segments, heads,
+            latent=latent, block_latent=block_latent, segment=attention.SEGMENT,
+            enable_fp_fusion=False, **overlap(q.device),
         )  # fmt: skip
     return out

@@ -11,6 +11,7 @@ from torch import Tensor
 from quire.core.dtypes import DType
 from quire.ops.torch_ops.arrays import torch_dtype
 from quire.ops.torch_ops.reference import DenseWeight
+from quire.ops.triton.kernels import experts as lists
 from quire.ops.triton.kernels import products as kernels
 from quire.ops.triton.launch import (
     COMPUTE,
@@ -26,6 +27,8 @@ from quire.ops.triton.rows import UNGATED
 from quire.ops.triton.weights import CodedWeight, DeviceWeight, device_weight
 from quire.ops.weights import GATED, LinearWeight
 
+AHEAD_BYTES = 1 << 24
+"""Bytes of a weight that the second-level cache reads while the kernel before is running."""
 PROGRAMS = 264
 """Programs that a product of few rows is cut into, if its weight is large enough."""
 LEAST_SEGMENT = 512
@@ -139,6 +142,9 @@ def product(
     split = split and tiles <= COUNTERS
     early = chosen.early if grouping is None and (split or segments == 1) else 0
     early = min(early, (width - (segments - 1) * length if split else width) // depth)
+    at_once = min(tiles * (segments if split else 1), 2 * max(processors(x.device), 1))
+    left = given.nbytes(min(length, width) - early * depth) if early else 0
+    ahead = _lines(min(AHEAD_BYTES // (at_once * chosen.columns), left))
     parts = None
     if split:
         sums = torch.int32 if x_scale is not None else torch.float32
@@ -151,7 +157,7 @@ def product(
         form=given.form, group=given.group, halves=given.halves, biased=bias is not None,
         listed=grouping is not None, kind=UNGATED.get(kind, kind), gated=gated, segment=length,
         segments=segments, split=split, swapped=chosen.swapped, even=width % depth == 0,
-        early=early,
+        early=early, ahead=ahead,
         block_m=chosen.rows, block_n=chosen.columns, block_k=depth,
         compute=COMPUTE[x.dtype] if x_scale is None else tl.int8,
         middle=COMPUTE[middle], num_warps=chosen.warps,
@@ -159,6 +165,11 @@ def product(
         enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
+
+
+def _lines(nbytes: int) -> int:
+    """Return the largest power of two of lines of 128 bytes in so many bytes; or 0."""
+    return 1 << (nbytes // 128).bit_length() - 1 if nbytes >= 128 else 0
 
 
 def dequantized(weight: CodedWeight, dtype: torch.dtype) -> DenseWeight:
@@ -226,9 +237,11 @@ def head_linear(x: Tensor, packed: LinearWeight, first: int = 0) -> Tensor:
     rows = x[..., first : first + weight.shape[1]].reshape(tokens * heads, -1)
     size = grouped_rows(tokens, x.dtype)
     tiles = -(-tokens // size)
-    ids = torch.full((heads, tiles * size), -1, dtype=torch.int32, device=x.device)
-    numbers = torch.arange(tokens * heads, dtype=torch.int32, device=x.device)
-    ids[:, :tokens] = numbers.view(tokens, heads).t()
-    head = torch.arange(heads, dtype=torch.int32, device=x.device).repeat_interleave(tiles)
-    grouping = Grouping(size, ids.flatten(), head, 1, tokens * heads)
+    ids = torch.empty(heads * tiles * size, dtype=torch.int32, device=x.device)
+    head = torch.empty(heads * tiles, dtype=torch.int32, device=x.device)
+    if tokens:
+        lists.heads[(heads,)](
+            ids, head, tokens, tiles, size=size, block=256, **overlap(x.device)
+        )  # fmt: skip
+    grouping = Grouping(size, ids, head, 1, tokens * heads)
     return product(rows, weight, x.dtype, grouping).view(tokens, heads, -1)

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 
 from quire.ops.triton.kernels.overlap import begin as wait
+from quire.ops.triton.kernels.overlap import prefetch
 from quire.ops.triton.kernels.rotary import LARGE_KEYS, SCALE_ZERO, SMALL_KEYS, VALUE_SIZES
 from quire.ops.triton.kernels.softmax import folded, merged, store, weigh
 
@@ -137,13 +138,27 @@ def _scales(scales, slot, there, packed: tl.constexpr):
 
 
 @triton.jit
+def _nothing(rows: tl.constexpr, width: tl.constexpr):
+    """Return the part of rows that have seen no key."""
+    top = tl.full((rows,), -float("inf"), tl.float32)
+    return top, tl.zeros((rows,), tl.float32), tl.zeros((rows, width), tl.float32)
+
+
+@triton.jit
+def _queries(q, first, live, width: tl.constexpr, block_width: tl.constexpr):
+    """Return heads of queries, which begin at `first`."""
+    at = tl.arange(0, block_width)
+    return tl.load(q + first[:, None] + at[None, :], live[:, None] & (at < width)[None, :], 0.0)
+
+
+@triton.jit
 def _tile(
     blocks, all_top, all_total, all_acc, top, total, acc, start, query,
     k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads,
     begin, end, row_position, row_begin, scale, softcap, window,
     masked: tl.constexpr, block_size: tl.constexpr, width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
-    split: tl.constexpr, packed: tl.constexpr, compute: tl.constexpr,
+    split: tl.constexpr, packed: tl.constexpr, lift: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """Add a tile of keys to the running part; where a segment begins, merge the part into all_*.
 
@@ -168,12 +183,10 @@ def _tile(
         scores = _seen(scores, row_position, row_begin, column, there, window, causal, windowed)
     if not split and start % segment == 0:
         all_top, all_total, all_acc = merged(all_top, all_total, all_acc, top, total, acc)
-        top = tl.full(top.shape, -float("inf"), tl.float32)
-        total = tl.zeros(total.shape, tl.float32)
-        acc = tl.zeros(acc.shape, tl.float32)
+        top, total, acc = _nothing(acc.shape[0], block_width)
     weight, top, total, keep = weigh(scores, rate, top, total)
     if v_scale is not None:
-        weight = weight * _scales(v_scale, slot, there, packed)[None, :]
+        weight = weight * (_scales(v_scale, slot, there, packed) * lift)[None, :]
     value = _read(v_cache, None, slot, there, width, block_width, keys, packed, compute)
     acc = tl.dot(weight.to(compute), value, acc * keep[:, None], input_precision="ieee")
     return blocks, all_top, all_total, all_acc, top, total, acc
@@ -185,13 +198,10 @@ def _keys(
     begin, end, position, token, row_begin, scale, softcap, window,
     smooth: tl.constexpr, block_size: tl.constexpr, width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
-    split: tl.constexpr, packed: tl.constexpr, compute: tl.constexpr,
+    split: tl.constexpr, packed: tl.constexpr, lift: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """Return the part of keys [low, high)."""
-    rows: tl.constexpr = query.shape[0]
-    top = tl.full((rows,), -float("inf"), tl.float32)
-    total = tl.zeros((rows,), tl.float32)
-    acc = tl.zeros(query.shape, tl.float32)
+    top, total, acc = _nothing(query.shape[0], query.shape[1])
     all_top, all_total, all_acc = top, total, acc
     edge = low
     if smooth:
@@ -205,7 +215,7 @@ def _keys(
                 blocks, all_top, all_total, all_acc, top, total, acc, start, query,
                 k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads, begin, end,
                 position + token, row_begin, scale, softcap, window, False, block_size, width,
-                keys, segment, causal, windowed, capped, split, packed, compute,
+                keys, segment, causal, windowed, capped, split, packed, lift, compute,
             )  # fmt: skip
     blocks = _blocks(table, edge, begin, end, keys, block_size)
     for start in range(edge, high, keys):
@@ -213,7 +223,7 @@ def _keys(
             blocks, all_top, all_total, all_acc, top, total, acc, start, query,
             k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads, begin, end,
             position + token, row_begin, scale, softcap, window, True, block_size, width,
-            keys, segment, causal, windowed, capped, split, packed, compute,
+            keys, segment, causal, windowed, capped, split, packed, lift, compute,
         )  # fmt: skip
     if not split:
         top, total, acc = merged(all_top, all_total, all_acc, top, total, acc)
@@ -263,6 +273,30 @@ def _merge(
         _write(out, sinks, v_unit, target, head, live, top, total, acc, width)
 
 
+@triton.jit
+def _entry(entry, tables, table_stride):
+    """Return a tile's first row, rows, first position, its sequence's length and block table."""
+    table = tables + tl.load(entry + 2).to(tl.int64) * table_stride
+    return tl.load(entry), tl.load(entry + 1), tl.load(entry + 3), tl.load(entry + 4), table
+
+
+@triton.jit
+def _prefetch(
+    k_cache, v_cache, table, kv_head, kv_heads, low, begin, end, count: tl.constexpr,
+    block_size: tl.constexpr, stored: tl.constexpr, lines: tl.constexpr,
+):  # fmt: skip
+    """Have the second-level cache read `count` keys and values from `low`, rows of `stored`."""
+    column = low + tl.arange(0, count)
+    there = (column >= begin) & (column < end)
+    block = tl.load(table + column // block_size, there, 0).to(tl.int64)
+    slot = (block * kv_heads + kv_head) * block_size + column % block_size
+    elements: tl.constexpr = 1024 // k_cache.dtype.element_ty.primitive_bitwidth
+    at = tl.minimum(tl.arange(0, lines) * elements, stored - 1)
+    place = slot[:, None] * stored + at[None, :]
+    prefetch(k_cache + place)
+    prefetch(v_cache + place)
+
+
 @triton.jit(do_not_specialize=["segments"])
 def attention(
     q, k_cache, v_cache, k_scale, v_scale, k_signs, v_unit, sinks, tables, tiles, out, arrivals,
@@ -271,7 +305,7 @@ def attention(
     rows: tl.constexpr, block_group: tl.constexpr, block_width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, chunked: tl.constexpr,
     capped: tl.constexpr, split: tl.constexpr, smooth: tl.constexpr, packed: tl.constexpr,
-    overlap: tl.constexpr, compute: tl.constexpr,
+    lift: tl.constexpr, ahead: tl.constexpr, overlap: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows of one key head; with `split`, the program's share of their segments.
 
@@ -279,13 +313,11 @@ def attention(
     arrivals: int32 [tiles · kv_heads] of zeros: programs that stored their parts.
     part_*: float32 [T, heads, segments (, width)].
     smooth: keys that all rows see have a loop of their own, without masks.
+    lift: factor of scales of values, by which v_unit is divided. ahead: lines to prefetch of a key.
     """
     tile, kv_head = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1)  # longest first
-    entry = tiles + tile * 5
-    num_rows, position, length = tl.load(entry + 1), tl.load(entry + 3), tl.load(entry + 4)
-    table = tables + tl.load(entry + 2).to(tl.int64) * table_stride
-    lane = tl.arange(0, rows)
-    token, member = lane // block_group, lane % block_group
+    first_row, num_rows, position, length, table = _entry(tiles + tile * 5, tables, table_stride)
+    token, member = tl.arange(0, rows) // block_group, tl.arange(0, rows) % block_group
     begin, end, row_begin = _bounds(
         position, position + token, num_rows, length, window, causal, windowed, chunked
     )
@@ -297,21 +329,23 @@ def attention(
         if (own >= last) & (own > first):
             return
     live, head = (token < num_rows) & (member < group), kv_head * group + member
-    row, at = tl.load(entry).to(tl.int64) + token, tl.arange(0, block_width)
-    offset = row[:, None] * q_stride + head[:, None] * width + at[None, :]
+    row = first_row.to(tl.int64) + token
+    if overlap and ahead > 0:
+        _prefetch(
+            k_cache, v_cache, table, kv_head, kv_heads, own * segment, begin, end, segment,
+            block_size, width // 2 if packed else width, ahead,
+        )  # fmt: skip
     wait(overlap)
-    query = tl.load(q + offset, live[:, None] & (at < width)[None, :], 0.0).to(compute)
+    query = _queries(q, row * q_stride + head * width, live, width, block_width).to(compute)
     target = row * heads + head
-    top = tl.full((rows,), -float("inf"), tl.float32)
-    total = tl.zeros((rows,), tl.float32)
-    acc = tl.zeros((rows, block_width), tl.float32)
+    top, total, acc = _nothing(rows, block_width)
     for number in range(own, tl.minimum(own + share, last), step):
         low, high = tl.maximum(number * segment, begin // keys * keys), (number + step) * segment
         top, total, acc = _keys(
             low, tl.minimum(high, end), query, k_cache, v_cache, k_scale, v_scale, k_signs,
             table, kv_head, kv_heads, begin, end, position, token, row_begin, scale, softcap,
             window, smooth, block_size, width, keys, segment, causal, windowed, capped, split,
-            packed, compute,
+            packed, lift, compute,
         )  # fmt: skip
         if split:
             part = target * segments + (number - first)
@@ -319,7 +353,7 @@ def attention(
     if split and last - first > 1:
         if _is_last(arrivals + tile * kv_heads + kv_head, tl.cdiv(last - first, share)):
             _merge(
-                out, sinks, v_unit, part_acc, part_top, part_total, tl.load(entry), num_rows,
+                out, sinks, v_unit, part_acc, part_top, part_total, first_row, num_rows,
                 kv_head, heads, segments, last - first, width, group, block_group, block_width,
             )  # fmt: skip
     else:

@@ -57,7 +57,7 @@ def _segment(
     query, query_rope, cache, scales, table, low, high, end, row_position, scale,
     block_size: tl.constexpr, rope: tl.constexpr, latent: tl.constexpr, rows: tl.constexpr,
     block_rope: tl.constexpr, block_latent: tl.constexpr, keys: tl.constexpr,
-    compute: tl.constexpr,
+    lift: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """Return the running maximum, sum and weighted latents of rows over keys [low, high)."""
     at, rope_at = tl.arange(0, block_latent), tl.arange(0, block_rope)
@@ -86,7 +86,7 @@ def _segment(
         scores = tl.where(seen, scores, -float("inf"))
         weight, top, total, keep = weigh(scores, scale * LOG2E, top, total)
         if scales is not None:
-            weight = weight * factor[None, :]
+            weight = weight * (factor * lift)[None, :]
         acc = tl.dot(weight.to(compute), value, acc * keep[:, None], input_precision="ieee")
     return top, total, acc
 
@@ -97,8 +97,8 @@ def attention(
     segments, heads, q_stride, q_head_stride, rope_stride, rope_head_stride, table_stride,
     block_size: tl.constexpr, rope: tl.constexpr, latent: tl.constexpr, rows: tl.constexpr,
     block_heads: tl.constexpr, block_rope: tl.constexpr, block_latent: tl.constexpr,
-    keys: tl.constexpr, segment: tl.constexpr, split: tl.constexpr, overlap: tl.constexpr,
-    compute: tl.constexpr,
+    keys: tl.constexpr, segment: tl.constexpr, split: tl.constexpr, lift: tl.constexpr,
+    overlap: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows of some heads; with `split`, parts of the program's share of the segments.
 
@@ -135,7 +135,7 @@ def attention(
         part = _segment(
             query, query_rope, cache, scales, table, number * segment,
             tl.minimum((number + 1) * segment, end), end, position + token, scale * unit,
-            block_size, rope, latent, rows, block_rope, block_latent, keys, compute,
+            block_size, rope, latent, rows, block_rope, block_latent, keys, lift, compute,
         )  # fmt: skip
         if split:
             at_part = target * segments + number
@@ -143,7 +143,7 @@ def attention(
         else:
             top, total, acc = merged(top, total, acc, part[0], part[1], part[2])
     if not split:
-        _write(out, unit, target, live, total, acc, latent)
+        _write(out, unit / lift, target, live, total, acc, latent)
 
 
 @triton.jit

@@ -16,3 +16,12 @@ def begin(overlap: tl.constexpr):
     if overlap:
         gdc_launch_dependents()
         gdc_wait()
+
+
+@triton.jit
+def prefetch(place):
+    """Have the second-level cache read the 128 bytes around each place."""
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [place.to(tl.int64)],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip

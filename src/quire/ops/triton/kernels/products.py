@@ -16,7 +16,13 @@ import triton.language as tl
 
 from quire.ops.triton.kernels.elementwise import activated
 from quire.ops.triton.kernels.overlap import begin
-from quire.ops.triton.kernels.weights import load_codes, load_first_codes, numbers_of, part_of
+from quire.ops.triton.kernels.weights import (
+    load_codes,
+    load_first_codes,
+    numbers_of,
+    part_of,
+    prefetch_codes,
+)  # fmt: skip
 
 
 @triton.jit
@@ -158,9 +164,9 @@ def product(
     num_rows, num_columns, width, stride, groups, height, x_stride, fan_out, tiles_m,
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, biased: tl.constexpr,
     listed: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr, segment: tl.constexpr,
-    segments: tl.constexpr, split: tl.constexpr, early: tl.constexpr, swapped: tl.constexpr,
-    overlap: tl.constexpr, even: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
-    block_k: tl.constexpr, compute: tl.constexpr, middle: tl.constexpr,
+    segments: tl.constexpr, split: tl.constexpr, early: tl.constexpr, ahead: tl.constexpr,
+    swapped: tl.constexpr, overlap: tl.constexpr, even: tl.constexpr, block_m: tl.constexpr,
+    block_n: tl.constexpr, block_k: tl.constexpr, compute: tl.constexpr, middle: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows times a tile of the weight's rows; one segment of the columns if `split`.
 
@@ -172,6 +178,7 @@ def product(
     parts: [segments, rows of the result, num_columns].
     counts: int32, zeros: how many segments of each tile have ended.
     early: tiles of the weight that are read before the kernel before this one has ended.
+    ahead: lines of each of its rows, behind those tiles, that the cache reads until then.
     """
     tile, tile_n = _place(tiles_m, tl.cdiv(num_columns, block_n), 8)
     n = tile_n * block_n + tl.arange(0, block_n)
@@ -181,6 +188,8 @@ def product(
     start = tl.program_id(1) * segment
     end = tl.minimum(start + segment, width) if split else width
     codes = load_first_codes(w, w_row, start, stride, early, halves, even, block_k)
+    if overlap and ahead > 0:
+        prefetch_codes(w, w_row, start + early * block_k, stride, ahead, halves)
     begin(overlap)
     row = (tile * block_m + tl.arange(0, block_m)).to(tl.int64)
     live = row < num_rows

@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from quire.ops.triton.kernels.overlap import prefetch
+
 
 @triton.jit
 def load_codes(
@@ -34,6 +36,14 @@ def load_first_codes(
         tile = load_codes(w, row, k + i * block_k, stride, halves, even, block_k)
         found = found + (tile,)  # noqa: RUF005
     return found
+
+
+@triton.jit
+def prefetch_codes(w, row, k, stride, lines: tl.constexpr, halves: tl.constexpr):
+    """Have the cache read `lines` lines of 128 bytes of each row, from column `k` on."""
+    elements: tl.constexpr = 1024 // w.dtype.element_ty.primitive_bitwidth
+    at = (k // 2 if halves else k) + tl.arange(0, lines) * elements
+    prefetch(w + row[:, None] * stride + tl.minimum(at, stride - 1)[None, :])
 
 
 @triton.jit
