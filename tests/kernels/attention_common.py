@@ -192,6 +192,7 @@ def assert_attended(
     causal: bool = True,
     exact_weights: bool = False,
     latent: bool = False,
+    kept: torch.dtype = torch.float32,
 ) -> None:
     """Each output is softmax(scale q k) v within the rounding errors that the kernels are allowed.
 
@@ -236,6 +237,8 @@ def assert_attended(
         q = world.q[s][first:last].double().transpose(0, 1)
         if packed:
             turned = turning * q.abs() @ turn.abs()
+            if kept != torch.float32:
+                turned = turned + 2 * UNIT[kept] * (q @ turn).abs() + TINY[kept]
             if rounded and isa.startswith("amx"):
                 turned = turned + UNIT[torch.bfloat16] * q.abs()
             q = q @ turn
@@ -273,6 +276,9 @@ def assert_attended(
             delta += 2.0**-16 * scale * q.abs().amax(-1, keepdim=True) * keys
             absolute = absolute + 2.0**-16 * last * weights.amax(-1, keepdim=True) * most
         error = 2 * delta + (last + 32) * 2.0**-24 + (UNIT[torch.bfloat16] if rounded else 0)
+        if kept != torch.float32:
+            size_kept = 2.0 if least > float(v.abs().max()) else least
+            error, absolute = error + UNIT[kept], absolute + TINY[kept] * last * size_kept
         unit = UNIT[shape.dtype]
         inner = error * size + coarseness
         if packed:
