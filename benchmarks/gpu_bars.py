@@ -1,11 +1,13 @@
 """What a GPU's kernels reach of the card's own limits: `make gpu-bars`.
 
-    python benchmarks/gpu_bars.py [--dry-run] [--output FILE] [PART …]
+    python benchmarks/gpu_bars.py [--dry-run] [--seconds N] [--output FILE] [PART …]
 
 The limits are measured first: bytes/s of a copy that no cache holds, and FLOP/s of a large product
 by torch. Then each kernel runs at the shapes of a 1B and an 8B model, and whole models of random
 weights decode. Rows are JSON lines; each says the card, the median and the range of its
 repetitions.
+
+Parts run in the order of what their numbers decide. After `--seconds` no new row begins.
 
 `--dry-run` runs everything small on the CPU, in Triton's interpreter. It measures nothing, and
 shows that the command works.
@@ -19,10 +21,12 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import takewhile
+from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -32,118 +36,24 @@ if "--dry-run" in sys.argv:
 
 import torch
 from gpu_models import models
+from gpu_steps import beside, steps
+from gpu_timing import Card, Row, copies, host_seconds, measured, row, seconds
 from msgspec import structs
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
 
+from quire.core.layers import RouteSpec
 from quire.core.quantized import E2M1, QuantizedWeight
 from quire.core.sampling_params import SamplingParams
 from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache, StateSlots
 from quire.ops.providers import open_device
 from quire.ops.sample_row import SampleRow
 from quire.ops.torch_ops.arrays import array
+from quire.ops.torch_ops.moe import route as plain_route
 from quire.ops.triton.provider import TritonOps
 
-REPETITIONS = 7
 RESULTS = Path(__file__).parent / "results" / "issue-27.jsonl"
-UNCACHED = 300 << 20
-"""Bytes that no card's cache holds."""
-Row = dict[str, Any]
-
-
-class Card(NamedTuple):
-    """A GPU and its measured limits; on the CPU, which stands in for one, there are none."""
-
-    name: str
-    device: torch.device
-    bytes_per_second: float
-    flops: float
-
-    @property
-    def real(self) -> bool:
-        return self.device.type == "cuda"
-
-
-def seconds(card: torch.device, works: Sequence[Callable[[], object]]) -> list[float]:
-    """Return the time of one call in each repetition, by the card's own clock.
-
-    The calls are replayed from a graph: a launch from Python takes longer than most kernels.
-    """
-    for work in works:
-        work()
-    run = partial(_each, works)
-    if card.type == "cuda":
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            _each(works)
-        run = graph.replay
-        run()
-    times = []
-    for _ in range(REPETITIONS):
-        if card.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            run()
-            run()
-            end.record()
-            end.synchronize()
-            times.append(start.elapsed_time(end) / 2000 / len(works))
-        else:
-            begin = time.perf_counter()
-            run()
-            times.append((time.perf_counter() - begin) / len(works))
-    return times
-
-
-def host_seconds(card: torch.device, work: Callable[[], object]) -> list[float]:
-    """Return the time of calls that give their results to the host."""
-    work()
-    times = []
-    for _ in range(REPETITIONS):
-        begin = time.perf_counter()
-        work()
-        if card.type == "cuda":
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    return times
-
-
-def _each(works: Sequence[Callable[[], object]]) -> None:
-    for work in works:
-        work()
-
-
-def copies(card: Card, nbytes: int) -> int:
-    """Return how many tensors of a size no cache of the card holds at once."""
-    return -(-UNCACHED // nbytes) if card.real else 1
-
-
-def measured(dry: bool) -> Card:
-    """Return the card with the limits that torch's own copy, reading and product reach."""
-    device = torch.device("cpu" if dry else "cuda")
-    size = 2**20 if dry else 2**31
-    source = torch.zeros(size, dtype=torch.uint8, device=device)
-    to = torch.empty_like(source)
-    copied = min(seconds(device, [lambda: to.copy_(source)]))
-    read = min(seconds(device, [lambda: torch.amax(source.view(torch.int32))]))
-    n = 64 if dry else 8192
-    a = torch.randn(n, n, device=device).to(torch.bfloat16)
-    multiplied = min(seconds(device, [lambda: a @ a]))
-    name = "interpreter" if dry else torch.cuda.get_device_name()
-    return Card(name, device, max(2 * size / copied, size / read), 2 * n**3 / multiplied)
-
-
-def row(card: Card, what: str, times: list[float], nbytes: int, flops: int = 0) -> Row:
-    """Return the row of a kernel that reads and writes so many bytes."""
-    median = statistics.median(times)
-    found: Row = {
-        "what": what, "card": card.name, "seconds": median, "range": [min(times), max(times)],
-    }  # fmt: skip
-    if card.real:
-        found["bandwidth_share"] = round(nbytes / median / card.bytes_per_second, 3)
-        if flops:
-            found["flop_share"] = round(flops / median / card.flops, 3)
-    return found
 
 
 def products(card: Card, ops: TritonOps) -> Iterator[Row]:
@@ -194,7 +104,23 @@ def attention(card: Card, ops: TritonOps) -> Iterator[Row]:
         )
         nbytes = k.nbytes + v.nbytes + 2 * q.nbytes
         flops = 4 * heads * width * sequences * new * (length - new // 2)
-        yield row(card, f"attention {sequences} x {length}, {new} new", times, nbytes, flops)
+        found = row(card, f"attention {sequences} x {length}, {new} new", times, nbytes, flops)
+        yield found | ({"flash_seconds": flash_seconds(q, k, v, sequences)} if card.real else {})
+
+
+def flash_seconds(q: Tensor, k: Tensor, v: Tensor, sequences: int) -> float:
+    """Return the time of torch's flash attention, whose keys lie in one piece."""
+    rows = q.unflatten(0, (sequences, -1)).transpose(1, 2)
+    keys, values = (
+        part.unflatten(0, (sequences, -1)).transpose(1, 2).flatten(2, 3).contiguous()
+        for part in (k, v)
+    )
+    work = partial(
+        scaled_dot_product_attention, rows, keys, values, is_causal=rows.shape[2] > 1,
+        enable_gqa=True,
+    )  # fmt: skip
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return statistics.median(seconds(q.device, [work]))
 
 
 def latents(card: Card, ops: TritonOps) -> Iterator[Row]:
@@ -266,9 +192,41 @@ def decoding(
     )
 
 
+def experts(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """The experts of Qwen3-30B-A3B: their choice, here and by torch, and their products."""
+    count, top_k, hidden, width = (128, 8, 2048, 768) if card.real else (8, 2, 32, 16)
+    first = torch.randn(count * 2 * width, hidden).to(torch.bfloat16)
+    second = torch.randn(count * hidden, width).to(torch.bfloat16)
+    up = ops.pack_linear(array(first), epilogue="silu_mul", experts=count)
+    down = ops.pack_linear(array(second), experts=count)
+    for rows in (1, 16, 256, 2048) if card.real else (1, 3):
+        logits = torch.randn(rows, count, device=card.device)
+        spec = RouteSpec(top_k)
+        times = seconds(card.device, [partial(ops.route, logits, None, spec)])
+        found = row(card, f"route {rows}", times, logits.nbytes)
+        theirs = seconds(card.device, [partial(plain_route, logits, None, spec)])
+        yield found | {"torch_seconds": statistics.median(theirs)}
+        x = torch.randn(rows, hidden, device=card.device).to(torch.bfloat16)
+        chosen, weights = ops.route(logits, None, spec)
+        read = len(chosen.unique()) * (first.nbytes + second.nbytes) // count
+        work = partial(ops.moe, x, chosen, weights, up, down)
+        flops = 6 * rows * top_k * hidden * width
+        yield row(card, f"experts {rows}", seconds(card.device, [work]), read, flops)
+
+
 def whole_models(card: Card, ops: TritonOps) -> Iterator[Row]:
     """Decode of whole models; see `gpu_models`."""
     return models(card.name, card.bytes_per_second, real=card.real)
+
+
+def decode_steps(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """Where a step's time goes; see `gpu_steps`."""
+    return steps(card.name, card.bytes_per_second, real=card.real)
+
+
+def vllm(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """See `gpu_steps.beside`."""
+    return beside(card.name, real=card.real)
 
 
 def same_bits(card: Card, ops: TritonOps) -> Iterator[Row]:
@@ -284,8 +242,9 @@ def same_bits(card: Card, ops: TritonOps) -> Iterator[Row]:
 
 
 PARTS: dict[str, Callable[[Card, TritonOps], Iterator[Row]]] = {
-    "bits": same_bits, "products": products, "attention": attention, "latents": latents,
-    "recurrent": recurrent, "sampling": sampling, "models": whole_models,
+    "bits": same_bits, "steps": decode_steps, "experts": experts, "products": products,
+    "attention": attention, "models": whole_models, "sampling": sampling, "latents": latents,
+    "recurrent": recurrent, "vllm": vllm,
 }  # fmt: skip
 
 
@@ -304,7 +263,9 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="small, on the CPU, interpreted")
     parser.add_argument("--output", type=Path, default=RESULTS, help="append rows to this file")
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure; else all")
+    parser.add_argument("--seconds", type=float, default=inf, help="begin no row after so many")
     args = parser.parse_args()
+    until = time.monotonic() + args.seconds
     if args.dry_run:
         np.seterr(all="ignore")
     elif not torch.cuda.is_available():
@@ -314,7 +275,10 @@ def main() -> None:
     limits = f"{card.bytes_per_second / 1e9:.0f} GB/s, {card.flops / 1e12:.1f} TFLOP/s"
     print(f"{card.name}: {limits if card.real else 'nothing is measured'}")
     for name in args.parts or PARTS:
-        for found in rows_of(name, card, ops):
+        if time.monotonic() > until:
+            print(f"left out: {name}")
+            continue
+        for found in takewhile(lambda _: time.monotonic() < until, rows_of(name, card, ops)):
             print(json.dumps(found))
             if card.real:
                 with args.output.open("a") as file:

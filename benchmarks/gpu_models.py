@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import statistics
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import torch
@@ -27,22 +31,38 @@ class Case(NamedTuple):
     Attributes:
         fields: of `LLM`.
         eager: measure it without graphs, too.
+        label: what rows call it, if not by its name.
     """
 
     name: str
     form: str
     fields: dict[str, Any]
     eager: bool = False
+    label: str = ""
 
 
 FORMS: dict[str, dict[str, Any]] = {
     "bf16": {}, "fp8": {"quantization": "fp8"}, "int4": {"quantization": "int4_g128"},
+}  # fmt: skip
+GIVEN: dict[str, Any] = {
+    "load_format": "dummy", "dtype": "bfloat16", "device": "cuda", "ops": "triton",
+    "max_model_len": 1024, "max_num_seqs": 256, "kv_cache_memory_bytes": 2**32,
+    "compilation_config": '{"cudagraph_capture_sizes": [1, 256]}',
+    "enable_prefix_caching": False,
 }  # fmt: skip
 CASES = [
     Case(name, form, fields, eager=name == "llama-3.2-1b" and form == "bf16")
     for name in ("llama-3.2-1b", "llama-3.1-8b")
     for form, fields in FORMS.items()
 ]
+EXPERTS: dict[str, Any] = {
+    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "hidden_size": 2048,
+    "num_hidden_layers": 8, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+    "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
+    "num_experts_per_tok": 8, "norm_topk_prob": True, "vocab_size": 151_936, "rms_norm_eps": 1e-6,
+    "rope_theta": 1e6, "max_position_embeddings": 4096, "tie_word_embeddings": False,
+}  # fmt: skip
+"""Qwen3-30B-A3B, 8 of its 48 layers: making up all weights would take minutes."""
 
 
 class Load(NamedTuple):
@@ -61,43 +81,41 @@ def models(card: str, bytes_per_second: float, *, real: bool) -> Iterator[Row]:
         case = Case("embedded", "bf16", small)
         yield from _measured(case, card, bytes_per_second, Load(2, 4, 4, 2))
         return
-    given = {
-        "load_format": "dummy", "dtype": "bfloat16", "device": "cuda", "ops": "triton",
-        "max_model_len": 1024, "max_num_seqs": 256, "kv_cache_memory_bytes": 2**32,
-        "compilation_config": '{"cudagraph_capture_sizes": [1, 256]}',
-        "enable_prefix_caching": False,
-    }  # fmt: skip
-    for case in CASES:
-        whole = case._replace(fields=given | case.fields)
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(EXPERTS))
+        fields = {"skip_tokenizer_init": True}
+        experts = Case(folder, "bf16", fields, label="qwen3-30b-a3b, 8 layers")
+        yield from _cases([*CASES, experts], card, bytes_per_second)
+
+
+def _cases(cases: list[Case], card: str, bytes_per_second: float) -> Iterator[Row]:
+    """Yield the rows of the models; one that fails leaves the others."""
+    for case in cases:
+        whole = case._replace(fields=GIVEN | case.fields)
         try:
             yield from _measured(whole, card, bytes_per_second, Load(256, 64, 64, 4))
         except Exception as error:  # the other models are still worth a row
-            yield {"what": f"{case.name} {case.form}", "card": card, "error": repr(error)[:500]}
+            yield {
+                "what": f"{case.label or case.name} {case.form}",
+                "card": card,
+                "error": repr(error)[:500],
+            }
         if case.eager:
             eager = whole._replace(fields=whole.fields | {"enforce_eager": True})
             yield from _measured(eager, card, bytes_per_second, None)
 
 
-def _measured(case: Case, card: str, bytes_per_second: float, load: Load | None) -> Iterator[Row]:
-    """Yield the rows of one engine: one stream, then `load`."""
-    llm = LLM(case.name, **case.fields)
+@contextmanager
+def opened(name: str, fields: dict[str, Any]) -> Iterator[tuple[LLM, BenchEngine]]:
+    """Load a model; afterwards its memory is free again."""
+    llm = LLM(name, **fields)
     try:
         config = llm.resolved.config
-        engine = BenchEngine(
+        yield llm, BenchEngine(
             llm=llm, model=config.model, types={name: llm.facts[name] for name in TYPES},
             weight_bytes=llm.facts["weight_bytes"], expert_bytes=expert_bytes(config),
             kv_bytes_per_token=llm.facts["kv_bytes_per_token"], num_threads=1,
         )  # fmt: skip
-        known = {
-            "card": card, "model": case.name, "form": case.form,
-            "graphs": not config.enforce_eager, "weight_bytes": engine.weight_bytes,
-        }  # fmt: skip
-        one = (1, 4, 8) if load is not None and load.streams < 16 else (1, 128, 128)
-        yield known | _decode(engine, *one, bytes_per_second)
-        yield known | _drawn(llm, engine, one[2])
-        if load is not None:
-            yield known | _decode(engine, *load[:3], bytes_per_second)
-            yield known | _alone(llm, engine, load)
     finally:
         llm.shutdown()
         del llm
@@ -106,7 +124,22 @@ def _measured(case: Case, card: str, bytes_per_second: float, load: Load | None)
             torch.cuda.empty_cache()
 
 
-def _decode(
+def _measured(case: Case, card: str, bytes_per_second: float, load: Load | None) -> Iterator[Row]:
+    """Yield the rows of one engine: one stream, then `load`."""
+    with opened(case.name, case.fields) as (llm, engine):
+        known = {
+            "card": card, "model": case.label or case.name, "form": case.form,
+            "graphs": not llm.resolved.config.enforce_eager, "weight_bytes": engine.weight_bytes,
+        }  # fmt: skip
+        one = (1, 4, 8) if load is not None and load.streams < 16 else (1, 128, 128)
+        yield known | decode(engine, *one, bytes_per_second)
+        yield known | _drawn(llm, engine, one[2])
+        if load is not None:
+            yield known | decode(engine, *load[:3], bytes_per_second)
+            yield known | _alone(llm, engine, load)
+
+
+def decode(
     engine: BenchEngine, streams: int, input_len: int, output_len: int, bytes_per_second: float
 ) -> Row:
     """Return the rate of a batch by the host's clock, from its first tokens to its last ones."""
