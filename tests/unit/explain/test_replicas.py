@@ -78,3 +78,15 @@ def test_a_stopped_replica_is_named() -> None:
     host = HostUse(10.0, 8, 60.0, 60.0, 0.0, 0.0, workers=workers)
     stopped = healthy(host=host, around={"stopped": 0.4, "halted": 12})
     assert "(12, replica 1) was stopped" in explain(twice(stopped)).verdict.text
+
+
+def test_a_queue_beside_free_seats_is_one_replicas() -> None:
+    """Seen: clients chose one of two replicas, and more seats were advised."""
+    shape: dict[str, Any] = {"running": 4.0, "waiting": 8.0, "demand": 12, "in_flight": 12.0}
+    one = healthy(args={"max_num_seqs": 8}, **shape)
+    verdict, *_ = (both := explain(twice(one))).causes
+    assert verdict.cause == "queueing"
+    assert "another has free seats" in verdict.text
+    assert both.changes[0].flag == "no X-data-parallel-rank in requests"
+    full = explain(twice(healthy(args={"max_num_seqs": 8}, **shape | {"running": 8.0})))
+    assert full.changes[0].flag.startswith("--max-num-seqs")

@@ -34,8 +34,11 @@ def queueing(case: Case) -> Suspect | None:
     # The gauges are sampled, so `running` misses the moments between two requests.
     if w.waiting <= 0.0 or max(w.demand, w.running + w.waiting) <= seats:
         return None
-    if blocks_are_full(w) and w.running <= min(FULL_BATCH * seats, seats - 1.0):
-        return None  # a seat is free and blocks are not: see `kv_cache_too_small`
+    if w.running <= min(FULL_BATCH * seats, seats - 1.0):  # a seat is free
+        if blocks_are_full(w):
+            return None  # see `kv_cache_too_small`
+        if len(case.evidence.args.replicas) > 1 and w.waiting >= 0.5:
+            return _waits_for_one_replica(case)
     most = case.evidence.config.scheduler.max_num_batched_tokens  # each seat needs a token
     wanted = round(min(4.0 * seats, w.running + w.waiting, most))
     if w.kv_share > 0:
@@ -58,6 +61,20 @@ def queueing(case: Case) -> Suspect | None:
         waiting=w.waiting,
         max_num_seqs=seats,
         rejected=w.rejected,
+    )
+
+
+def _waits_for_one_replica(case: Case) -> Suspect | None:
+    """Return that requests wait in one replica although another one has seats and blocks."""
+    w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
+    return suspect(
+        "queueing",
+        f"On average {w.running:.1f} of {seats} seats of a replica are taken and {w.waiting:.1f} "
+        "requests wait: one replica has a queue while another has free seats.",
+        WORTH,
+        [change("no X-data-parallel-rank in requests", "spreads them over all replicas", 0.0)],
+        Kind.PROVEN,
+        WORTH,
     )
 
 
