@@ -36,6 +36,7 @@ from benchmarks.explain_servers import observed, serving
 from benchmarks.explain_tables import LOADED, gains, rates, tables
 from quire.bench.results.report import jsonl, write_json
 from quire.core.errors import QuireError
+from quire.explain.report import Finding
 from quire.explain.whatif import explained
 
 OTHERS = ("busy_neighbour", "stolen_cpu")
@@ -45,6 +46,10 @@ OTHERS = ("busy_neighbour", "stolen_cpu")
 def watch(server: Server, name: str, fault: Fault, kept: Path | None) -> dict[str, Any]:
     """Return the row of one window."""
     evidence = observed(server, fault)
+    if isinstance(evidence, Finding):
+        right = evidence.cause in fault.causes
+        row = {"fault": name, "first": right, "in_three": right, "causes": [evidence.cause]}
+        return row | {"neighbours": None, "text": evidence.text}
     report = explained(evidence)
     named = [finding.cause for finding in report.causes] or [report.verdict.cause]
     others = evidence.host.others if evidence.host is not None else 0.0

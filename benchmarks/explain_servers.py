@@ -23,8 +23,10 @@ from weakref import WeakKeyDictionary
 from benchmarks.explain_injections import Server
 from benchmarks.explain_loads import Body, Fault, to_the_end
 from quire.bench.serving.server_process import free_port, is_ready, stop
-from quire.cli.explain import ask
+from quire.cli.explain import SilentServerError, ask
 from quire.explain.evidence import Evidence
+from quire.explain.report import Finding
+from quire.explain.silent import silence
 
 WINDOW, WARM = 3.0, 1.0
 LEAVING = 5.0
@@ -116,11 +118,20 @@ def narrow(address: SplitResult, received: int) -> socket.socket:
     return connected
 
 
-def observed(server: Server, fault: Fault) -> Evidence:
-    """Return a window of the server under its load."""
+def observed(server: Server, fault: Fault) -> Evidence | Finding:
+    """Return a window of the server under its load; why it is silent, if it does not answer.
+
+    Raises:
+        QuireError: it answers with an error, or its silence has no known cause.
+    """
     with load(fault, server.url), fault.during(server):
         time.sleep(WARM)
-        return ask(server.url, WINDOW)
+        try:
+            return ask(server.url, WINDOW)
+        except SilentServerError:
+            if (finding := silence(urlsplit(server.url).port or 0)) is None:
+                raise
+            return finding
 
 
 class Measured(NamedTuple):
