@@ -139,29 +139,22 @@ def _changes(found: list[Suspect]) -> list[Change]:
 
 
 def _nothing(case: Case) -> Finding:
-    w = case.window
-    idle = w.share("idle")
-    if not w.steps and (w.running > 0 or case.model > IDLE):
-        text = (
-            f"No step ended in {w.seconds:.1f} s, although requests run: there is nothing to "
-            "explain yet. Watch for longer."
-        )
+    w, idle, model = case.window, case.window.share("idle"), case.model
+    text = f"Nothing is amiss: for {idle:.0%} of the time the engine waited for requests."
+    if not w.steps and (w.running > 0 or model > IDLE):
+        text = f"No step ended in {w.seconds:.1f} s, although requests run: there is nothing to "
+        text += "explain yet. Watch for longer."
     elif not w.steps:
         text = f"No step was computed in {w.seconds:.1f} s: there is nothing to explain."
     elif idle > IDLE and w.waiting >= 1.0:
         text = (
             f"The engine waited for {idle:.0%} of the time although {w.waiting:.1f} requests are "
-            "in its queue. No known cause explains that."
         )
-    elif idle > IDLE:
-        text = f"Nothing is amiss: for {idle:.0%} of the time the engine waited for requests."
-    else:
-        text = (
-            f"Nothing is amiss: the model takes {case.model:.0%} of the time, and no known cause "
-            "costs 5 % of it."
-        )
-    figures: dict[str, float | int | str] = {"idle": round(idle, 4), "model": round(case.model, 4)}
-    return Finding("none", text, 0.0, figures, fault=False)
+        text += "in its queue. No known cause explains that."
+    elif idle <= IDLE:
+        text = f"Nothing is amiss: the model takes {model:.0%} of the time, and no known cause "
+        text += "costs 5 % of it."
+    return Finding("none", text, 0.0, {"idle": round(idle, 4), "model": round(model, 4)}, False)
 
 
 def _notes(case: Case) -> list[str]:

@@ -26,8 +26,6 @@ LEAST, MOST = 1e-12, 1e15
 """Less seconds or tokens count as 0, and more as `MOST`, so that nothing overflows."""
 _STEP = ("prepare", "model", "encode", "sample")
 """Parts of the core's time that the executor spends on a step."""
-_DRAFTS = ("drafted_passes", "accepted_tokens")
-_SHARES = ("stopped", "paused", "clock", "remote")
 NEARLY_ALL = 1.0 - 1e-6
 """Largest share of the time that a cause may claim, so that gains are finite. What a window allows
 is less, see `Case.most_gain`."""
@@ -82,8 +80,9 @@ def _window(evidence: Evidence) -> Window:
         name: [*compress(seconds, possible)] if len(seconds) == len(possible) else []
         for name, seconds in (("step_seconds", w.step_seconds), ("step_rest", w.step_rest))
     }
-    fields |= {name: min(1.0, getattr(w, name)) for name in ("kv_share", "kv_peak", "kv_held")}
-    drafts = {name: min(getattr(w, name), w.draft_tokens) for name in _DRAFTS}
+    most = dict.fromkeys(("kv_share", "kv_peak", "kv_held"), 1.0)
+    most |= {"drafted_passes": w.draft_tokens, "accepted_tokens": w.draft_tokens}
+    fields |= {name: min(getattr(w, name), limit) for name, limit in most.items()}
     parts = dict(w.parts)
     seconds = _fit_core(parts, max(SHORTEST_WINDOW, w.seconds), evidence)
     for name in parts.keys() - {*CORE, "queue"}:
@@ -99,7 +98,6 @@ def _window(evidence: Evidence) -> Window:
         draft_seconds=min(w.draft_seconds, parts.get("prepare", 0.0)),
         arrivals=[_request(r, longest) for r in w.arrivals[-MOST_RECORDED:]],
         **fields,
-        **drafts,
     )
 
 
@@ -128,29 +126,20 @@ def _numbers(plain: T, most: float = MOST) -> T:
 
 def _request(request: RecordedRequest, longest: int) -> RecordedRequest:
     """Return a request that the engine could have served."""
-    prompt = int(max(1, min(request.prompt_tokens, longest - 1)))
-    return RecordedRequest(
-        _amount(request.arrived),
-        prompt,
-        int(max(0, min(request.shared_tokens, prompt - 1))),
-        int(max(1, min(request.sequences, 128))),
-        int(max(0, min(request.output_tokens, longest - prompt))),
-    )
+    prompt = max(1, min(request.prompt_tokens, longest - 1))
+    shared, each = min(request.shared_tokens, prompt - 1), max(1, min(request.sequences, 128))
+    tokens = min(request.output_tokens, max(0, longest - prompt))
+    return RecordedRequest(request.arrived, prompt, shared, each, tokens)
 
 
 def _surroundings(around: Surroundings | None, seconds: float) -> Surroundings | None:
     if around is None:
         return None
-    around = _numbers(around)
-    shares = {name: min(1.0, getattr(around, name)) for name in _SHARES}
-    most = max(1, around.online) * seconds  # of all CPUs
-    return msgspec.structs.replace(
-        around,
-        throttled=min(around.throttled, most),
-        disk_wait=min(around.disk_wait, most),
-        memory_wait=min(around.memory_wait, seconds),
-        **shares,
-    )
+    around, most = _numbers(around), max(1, around.online) * seconds  # of all CPUs
+    limits = {"throttled": most, "disk_wait": most, "memory_wait": seconds}
+    limits |= dict.fromkeys(("stopped", "paused", "clock", "remote"), 1.0)
+    fields = {name: min(getattr(around, name), limit) for name, limit in limits.items()}
+    return msgspec.structs.replace(around, **fields)
 
 
 def _fit_core(parts: dict[str, float], seconds: float, evidence: Evidence) -> float:

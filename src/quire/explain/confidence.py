@@ -101,8 +101,5 @@ def agreement(named: Sequence[str]) -> list[str]:
     if len(set(named)) < 2:
         return []
     first, second = named
-    note = (
-        f"The first half of the window names {first}, the second {second}: the load or the machine "
-        "changed. Watch for longer to be sure."
-    )
-    return [note]
+    note = f"The first half of the window names {first}, the second {second}: the load or the "
+    return [f"{note}machine changed. Watch for longer to be sure."]

@@ -264,12 +264,10 @@ def _allowed(pid: int, root: Path) -> set[int]:
     """Return the CPUs that some thread of the process may use, of those that ran the most."""
     tasks = listed(root / f"proc/{pid}/task")
     ran = [_ticks(f"{pid}/task/{task.name}", root) for task in tasks]
-    found: set[int] = set()
-    for task, ticks in zip(tasks, ran, strict=True):
-        lines = text(task / "status").splitlines()
-        cpus = next((ln for ln in lines if ln.startswith("Cpus_allowed_list:")), "")
-        found |= numbers(cpus.partition(":")[2]) if ticks >= BUSY * max(ran) else set()
-    return found
+    busy = [task for task, ticks in zip(tasks, ran, strict=True) if ticks >= BUSY * max(ran)]
+    lines = [line for task in busy for line in text(task / "status").splitlines()]
+    lists = [line.partition(":")[2] for line in lines if line.startswith("Cpus_allowed_list:")]
+    return set().union(*map(numbers, lists))
 
 
 def _files(pids: Iterable[int], root: Path) -> tuple[int, int]:

@@ -22,8 +22,6 @@ from quire.models.memory import state_bytes
 FULL = 0.6
 """If a larger share of the blocks is in use and seats are free, waiting requests wait for blocks:
 the rest is reserved for the running ones."""
-
-
 FULL_PEAK = 0.9
 """Largest share of the blocks in use from which half of `FULL` on average is enough: on a starved
 machine the gauges lag."""

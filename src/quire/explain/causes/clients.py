@@ -128,10 +128,8 @@ def few_clients(case: Case) -> Suspect | None:
     """So few requests come at a time that each step reads all weights for one or two."""
     w = case.window
     few = 0 < w.demand <= FEW_CLIENTS and not case.evidence.offline
-    if not few or w.share("idle") > 0.5 or w.waiting > 0.5:
-        return None
-    gain = case.estimate.batch_gain(float(MORE_CLIENTS))
-    if gain < GAIN:
+    gain = case.estimate.batch_gain(float(MORE_CLIENTS)) if few else 0.0
+    if w.share("idle") > 0.5 or w.waiting > 0.5 or gain < GAIN:
         return None
     return suspect(
         "few_clients",

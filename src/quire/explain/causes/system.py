@@ -23,8 +23,6 @@ SMALL_PAGES = 0.08
 at 28 instead of 30.6 GB/s on two cores."""
 REMOTE, REMOTE_COST = 0.3, 0.4
 """Memory of another node is read at about 60 % of the speed."""
-
-
 NO_HUGE_PAGES = {
     "never": (
         "transparent_hugepage is 'never'",
