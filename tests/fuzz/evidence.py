@@ -55,6 +55,8 @@ ODD = (0.0, -1.0, 1e-9, 0.5, 1.0, 7.0, 25.6, 1e6, 5e-324, 1e308, math.nan, math.
 REPLAYED = 0.001
 """Share of the windows whose changes are simulated, too: one takes as long as 300 others."""
 
+SLOW = 2.0
+"""CPU seconds that no window should take on a quiet machine."""
 RENDERED = 0.2
 """Share of the reports that are printed whole; of the others, all sentences are checked."""
 HALVED = 0.2
@@ -230,15 +232,19 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    begin, causes = time.monotonic(), set()
+    begin, causes, slow = time.monotonic(), set(), []
     for seed in range(args.seed, args.seed + args.count):
+        started = time.process_time()
         try:
             causes |= {finding.cause for finding in case(seed).causes}
         except Exception as error:
             raise SystemExit(f"window {seed}: {type(error).__name__}: {error}") from error
+        if (took := time.process_time() - started) > SLOW:
+            slow.append(f"{seed} ({took:.1f} s)")
     seconds = time.monotonic() - begin
     print(
-        f"{args.count:,} windows in {seconds:.0f} s; {len(causes)} causes named: {sorted(causes)}"
+        f"{args.count:,} windows in {seconds:.0f} s, slow: {', '.join(slow) or 'none'}; "
+        f"{len(causes)} causes named: {sorted(causes)}"
     )
 
 
