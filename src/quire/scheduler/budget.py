@@ -100,7 +100,8 @@ class StepBudget:
             stretch = (stretch + 1.0) / 2
         limit = stretch * self.decode_seconds(num_decodes, context)
         # Bisection. Each text gets at least one token, so none starves; of images the first does.
-        fits, fails = max(1, texts + (pictured > 0)), self.max_tokens
+        # One more, or the step would be measured as one that only decodes, never as mixed again.
+        fits, fails = max(1, texts + (pictured > 0)) + 1, self.max_tokens
         while fails - fits > 1:
             middle = (fits + fails) // 2
             if self.mixed_seconds(num_decodes, context, middle, behind) <= limit:

@@ -118,6 +118,16 @@ def test_a_machine_that_becomes_slower_or_faster_harms_neither_prompts_nor_strea
     assert stretch < 1.1 * STRETCH
 
 
+def test_one_slow_step_does_not_starve_a_prompt_for_good() -> None:
+    budget, machine = new_budget(), Machine(read=0.0, row=1e-3, fixed=0.03)
+    settle(budget, machine, 8)
+    for _ in range(30):  # the smallest chunks are as slow as the largest
+        budget.observe(columns(*[1] * 8, 2), columns(*[100] * 8, 0), 5.0)
+    assert budget.tokens(columns(*[1] * 8, 4096), columns(*[100] * 8, 0)) <= 8 + 2
+    tokens = settle(budget, machine, 8)
+    assert tokens > 8 + 10
+
+
 def test_decoding_is_measured_alone_now_and_then_also_if_it_is_not_reported() -> None:
     budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=3.5)
     wanted, computed = columns(1, 1, 50), columns(9, 9, 0)
@@ -132,7 +142,7 @@ def test_decoding_is_measured_alone_now_and_then_also_if_it_is_not_reported() ->
 def test_prompts_are_never_starved() -> None:
     slow = new_budget()
     settle(slow, Machine(read=0.001, row=0.1), 4)
-    assert slow.tokens(columns(1, 1, 500), columns(9, 9, 0)) == 2 + 1
+    assert 2 + 2 <= slow.tokens(columns(1, 1, 500), columns(9, 9, 0)) <= 8  # which is new
     many = slow.tokens(columns(1, *[500] * 30), columns(9, *[0] * 30))
     assert many >= 31
 
@@ -256,7 +266,7 @@ def test_the_largest_step_that_keeps_the_pace(
         for chunk in range(1, max_tokens)
         if cost.step([*decoding, (chunk, behind)]) <= crowd * stretch * cost.step(decoding)
     ]
-    chunk = max([1, num_prompts, *fits])
+    chunk = max([2, num_prompts + 1, *fits])
     found = budget.tokens(columns(*wanted), columns(*computed), waiting)
     assert found == min(max_tokens, num_decodes + chunk)
 
