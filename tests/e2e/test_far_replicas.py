@@ -119,7 +119,8 @@ def test_a_stream_goes_on_and_the_machine_comes_back(
         core.kill()
     else:
         core.suspend()
-    assert [stream.text() for stream in streams] == [expected] * 4
+        streams += [Stream(machines.server, **fields) for _ in range(4)]  # the others may be done
+    assert {stream.text() for stream in streams} == {expected}
     assert machines.ask(0) == canary
     until(lambda: not core.is_running())
     if lost == "machine":
