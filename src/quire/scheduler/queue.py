@@ -13,7 +13,8 @@ REACH = 32
 """With the policy `lpm`, and while an adapter is one too many, the next request is one of this many
 rounds, counted from the first in the queue."""
 REMEMBERED = 1024
-"""Clients whose last rounds are stored before outdated ones are removed."""
+"""Clients whose last rounds are stored before outdated ones are removed; and most turns of a round,
+so that new clients that keep coming do not keep out those with a request of the next round."""
 
 
 class Rounds:
@@ -24,6 +25,8 @@ class Rounds:
 
     def __init__(self) -> None:
         self._now = 0
+        self._turns = 0
+        """In the present round."""
         self._last: dict[str, int] = {}
         self._most = REMEMBERED
 
@@ -37,7 +40,9 @@ class Rounds:
 
     def reach(self, number: int) -> None:
         """Note that a request of this round has its turn."""
-        self._now = max(self._now, number)
+        self._turns += 1
+        if number > self._now or self._turns > REMEMBERED:
+            self._now, self._turns = max(number, self._now + 1), 1
 
 
 class WaitingQueue:

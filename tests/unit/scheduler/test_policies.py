@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from quire.core.request import RequestStatus
-from quire.scheduler.queue import REACH, REMEMBERED, Rounds
+from quire.scheduler.queue import REACH, REMEMBERED, Rounds, WaitingQueue
 from tests.unit.scheduler.steps import make, request, sampled, step
 
 
@@ -129,9 +129,22 @@ def test_clients_take_turns() -> None:
 
 
 def test_rounds_of_clients_that_have_left_are_forgotten() -> None:
+    """Also if each client comes once."""
     rounds = Rounds()
     for number in range(10 * REMEMBERED):
-        assert rounds.next(f"client {number}") == number
-        rounds.reach(number + 1)
-    assert len(rounds._last) <= REMEMBERED
-    assert [rounds.next("flood") for _ in range(2)] == [10 * REMEMBERED, 10 * REMEMBERED + 1]
+        rounds.reach(rounds.next(f"client {number}"))
+        assert len(rounds._last) <= 3 * REMEMBERED
+    first, second = (rounds.next("flood") for _ in range(2))
+    assert second == first + 1
+
+
+def test_new_clients_that_keep_coming_let_others_have_their_next_turns() -> None:
+    queue = WaitingQueue()
+    for name in ("a", "b"):
+        queue.add(request(name, 8, client="patient"), 0)
+    for number in range(4 * REMEMBERED):
+        queue.add(request(f"n{number}", 8, client=str(number)), 0)
+        if (first := queue.peek()).request_id == "b":
+            break
+        queue.take(first)
+    assert number <= 2 * REMEMBERED
