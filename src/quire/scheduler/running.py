@@ -119,8 +119,8 @@ class RunningBatch:
         """Return each request's tokens: one each first, then the rest of the budget in order.
 
         So a request behind a long prompt still gets a token in every step, unless the budget is for
-        decoding alone. Prompts with images get
-        no such token, and at most half of the rest if texts want it: one is as long as many texts.
+        decoding alone. Prompts with images get no such token, and at most half of the rest if texts
+        want it: one is as long as many texts.
 
         Args:
             others: further requests wait for tokens of this step.
