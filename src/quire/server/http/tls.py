@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+from contextlib import suppress
 from typing import Any
 
 from quire.core.errors import ConfigError
@@ -57,8 +58,12 @@ def live_context(tls: Tls) -> ssl.SSLContext:
 
 def _stamps(tls: Tls) -> list[tuple[int, int, int]]:
     """Return what changes with the content of the files; nothing for a missing one."""
-    found = [os.stat(file) for file in tls.files if os.path.exists(file)]
-    return [(each.st_ino, each.st_mtime_ns, each.st_size) for each in found]
+    found = []
+    for file in tls.files:
+        with suppress(OSError):  # it may go at any moment
+            each = os.stat(file)
+            found.append((each.st_ino, each.st_mtime_ns, each.st_size))
+    return found
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
