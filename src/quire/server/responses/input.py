@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from starlette.requests import Request
@@ -25,9 +25,12 @@ from quire.server.responses.item_types import (
     Reference,
     completed,
 )
+from quire.server.rules import MAX_MESSAGES
 from quire.server.tool_results import without_media
 
 ITEMS_PER_TURN = 64
+MOST_ITEMS = 2 * MAX_MESSAGES
+"""A message in the form of chats may have many calls."""
 FindItem = Callable[[str, str], Item]
 """Returns the stored item of an id that a field of the request names, or raises `ApiError`."""
 _REFERENCE = "item_reference"
@@ -61,27 +64,37 @@ async def read_input(
     if isinstance(given, str):
         given = [{"role": "user", "content": given}]
     items: list[Item] = []
-    for index, raw in enumerate(given):
-        for one in _of_chat(raw):
-            items += _read(request, one, f"input[{index}]", find)
-        if index % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
+    places = ((raw, f"input[{index}]") for index, raw in enumerate(given))
+    read = ((one, where) for raw, where in places for one in _of_chat(raw, where))
+    for number, (one, where) in enumerate(read, 1):
+        if number > MOST_ITEMS:
+            raise invalid(f"input has more than {MOST_ITEMS} messages, calls and results.", "input")
+        items += _read(request, one, where, find)
+        if number % ITEMS_PER_TURN == 0:
             await asyncio.sleep(0)
     return items
 
 
-def _of_chat(raw: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the items of a message that calls tools or returns a result as in chats."""
+def _of_chat(raw: dict[str, Any], where: str) -> Iterator[dict[str, Any]]:
+    """Yield the items of a message that calls tools or returns a result as in chats."""
     role, calls = raw.get("role"), raw.get("tool_calls")
     if raw.get("type", "message") == "message" and role == "tool":
-        return [_output(raw.get("tool_call_id"), raw.get("content"))]
-    if role != "assistant" or not isinstance(calls, list):
-        return [raw]
-    said = [{name: value for name, value in raw.items() if name != "tool_calls"}]
-    functions = [(call, call.get("function")) for call in calls if isinstance(call, dict)]
-    return [
-        *(said if raw.get("content") else ()),
-        *(_call(c.get("id"), f.get("name"), f.get("arguments")) for c, f in functions if f),
-    ]
+        yield _output(raw.get("tool_call_id"), raw.get("content"))
+    elif role != "assistant" or not isinstance(calls, list):
+        yield raw
+    else:
+        if raw.get("content"):
+            yield {name: value for name, value in raw.items() if name != "tool_calls"}
+        for index, call in enumerate(calls):
+            kind = "custom" if isinstance(call, dict) and "custom" in call else "function"
+            if not isinstance(call, dict) or not isinstance(inner := call.get(kind), dict):
+                field = f"{where}.tool_calls[{index}]"
+                raise invalid(f"{field} needs an object `function` or `custom`.", field)
+            item = _call(call.get("id"), inner.get("name"), inner.get("arguments"))
+            if kind == "custom":
+                del item["arguments"]
+                item |= {"type": "custom_tool_call", "input": inner.get("input")}
+            yield item
 
 
 def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> list[Item]:
@@ -103,7 +116,7 @@ def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> 
         if isinstance(raw.get(name), dict | int | float):
             raw = {**raw, name: json.dumps(raw[name], ensure_ascii=False)}
     if kind in _OUTPUTS:
-        raw = {**raw, "output": raw.get("output") or ""}
+        raw = {**raw, "output": "" if raw.get("output") is None else raw["output"]}
         plain_parts(raw["output"], "input_text")
         without_media(request, raw.get("output"), "input_text", f"{where}.output")
     if kind == "message":

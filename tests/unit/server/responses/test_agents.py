@@ -294,6 +294,20 @@ THOUGHT = {
             [{"type": "shell_call", "call_id": "1", "action": {"n": 2**70}}],
             f"assistant:[shell n={2**70}]",
         ),
+        (
+            [
+                {
+                    "role": "assistant",
+                    "content": "So.",
+                    "tool_calls": [
+                        {"id": "1", "function": {"name": "find", "arguments": '{"a": 1}'}},
+                        {"id": "2", "type": "custom", "custom": {"name": "run", "input": "ls"}},
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "1", "content": "b"},
+            ],
+            "assistant:So.[find a=1][run input=ls]tool:b",
+        ),
         ([THOUGHT], "assistant:Hm."),
         ([THOUGHT, {"role": "user", "content": "b"}], "assistant:Hm.user:b"),
         (
@@ -435,6 +449,7 @@ async def test_tools_and_schemas_in_the_form_of_chats() -> None:
         assert response.status_code == 400
 
 
+CHAT_CALL = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"conversation": "conv_1"}, "conversation"),
     ({"prompt": {"id": "p"}}, "prompt"),
@@ -473,6 +488,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
             ]
         },
         "input[0].output[0].type",
+    ),
+    *(
+        ({"input": [{"role": "assistant", "tool_calls": [call]}]}, "input[0].tool_calls[0]")
+        for call in (3, {}, {"function": "f"})
+    ),
+    (
+        {"input": [{"role": "assistant", "tool_calls": [CHAT_CALL] * 5000}]},
+        "input",
     ),
 ]
 
