@@ -8,6 +8,7 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 constexpr int kHeads = 16;  // max heads that are computed together
+constexpr float kLeast = 0x1p-126f;  // of the factors of scores: hidden ones, -inf, times 0 are NaN
 
 // A tile's query rows: floats, or the element type of attention_pairs.h.
 template <class E>
@@ -90,7 +91,8 @@ struct Step {
     float* const s = scores + slot * kKeys;
     float factors[R];
     for (int r = 0; r < R; ++r) {
-      factors[r] = scaling.scale * q.worth[row + r];
+      const float factor = scaling.scale * q.worth[row + r];
+      factors[r] = factor < kLeast ? kLeast : factor;
       if (scaling.cap > 0.0f) {
         cap_scores(s + r * kKeys, begin, end, factors[r]);
         factors[r] = scaling.cap;

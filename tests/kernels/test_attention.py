@@ -71,6 +71,18 @@ def test_capped_scores(
 
 
 @pytest.mark.matrix(together=1)
+@pytest.mark.parametrize("given", SHAPES, ids=str)
+def test_a_query_of_zeros_attends_to_all_keys_alike(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
+) -> None:
+    """Found by `tests.fuzz.pooling`: with an int4 cache the result was NaN."""
+    world = make_world(generator, random_shape(generator, isa, **given), [40])
+    world.q[0][::2] = 0.0
+    spans = [(0, 0, 31), (0, 38, 39)]
+    assert_attended(world, isa, world.run(isa, pools[1], spans, None), spans, None)
+
+
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", LONG_SHAPES, ids=str)
 def test_long_contexts(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
