@@ -16,6 +16,8 @@ from quire.quant.codebooks import CODEBOOKS
 
 _STD = 0.02
 """Hugging Face's usual `initializer_range`; norms keep the activations finite."""
+_FACTORS = (".factor", ".factors")
+"""Ends of names of what results are multiplied by: zeros would leave nothing of them."""
 _POOL = 1_000_003
 """How many numbers are drawn. It is a prime, so that rows differ although weights repeat them."""
 
@@ -23,9 +25,9 @@ _POOL = 1_000_003
 class RandomParameters:
     """Parameters that are the same for the same seed and dtype: a `ParameterSource`.
 
-    Norms are 1, biases 0, other parameters normal with a deviation of 0.02. Drawing billions of
-    normal numbers takes minutes. So a pool of a million is drawn, and weights are views of it, as
-    many rows at a time as it holds. No row may be longer than the pool.
+    Norms and factors are 1, biases 0, other parameters normal with a deviation of 0.02. Drawing
+    billions of normal numbers takes minutes. So a pool of a million is drawn, and weights are views
+    of it, as many rows at a time as it holds. No row may be longer than the pool.
 
     Linear weights that have `forms` (see `models.forms`) are uniformly random codes, with scales
     that give them the same deviation. `wanted` are other parameters than those of the model.
@@ -83,7 +85,8 @@ class RandomParameters:
         if parameter.kind == "exact" and len(parameter.shape) > 1:
             return [converted(view, FLOAT32) for view in self._views(parameter, offset)]
         if parameter.kind in ("bias", "exact"):
-            return [np.zeros(parameter.shape, self.dtype if parameter.kind == "bias" else FLOAT32)]
+            dtype = self.dtype if parameter.kind == "bias" else FLOAT32
+            return [np.full(parameter.shape, parameter.name.endswith(_FACTORS), dtype)]
         if parameter.kind == "norm":
             return [np.ones(parameter.shape, self.dtype)]
         return self._views(parameter, offset)
