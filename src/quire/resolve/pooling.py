@@ -87,10 +87,8 @@ def resolve_pooling(
     task = _task(args, made_for)
     tokens, labels = _labels(source, model) if task == "classify" else ((), model.num_labels)
     causal = model.causal and _is_causal(source.config)
-    if model.causal and not causal and model.sliding_window is not None:
-        raise UnsupportedModelError(
-            "Bidirectional attention within a sliding window is not supported."
-        )
+    if model.causal and not causal:
+        _check_both_ways(model)
     model = replace(
         model, lm_head=False, tie_word_embeddings=False, num_labels=labels, label_tokens=tokens,
         causal=causal,
@@ -100,6 +98,21 @@ def resolve_pooling(
     what = f"embeddings, {how}" if task == "embed" else f"{labels} scores, {pooling.activation}"
     notes.append(f"pooling {pooling.pooling_type}: {what}.")
     return PooledModel(_arguments(args, model, pooling, files, notes), model, pooling)
+
+
+def _check_both_ways(model: ModelConfig) -> None:
+    """Raise `UnsupportedModelError` if a decoder's layers cannot look both ways."""
+    if model.sliding_window is not None:
+        raise UnsupportedModelError(
+            "Bidirectional attention within a sliding window is not supported."
+        )
+    if model.recurrent is not None:
+        raise UnsupportedModelError(
+            "config.json: is_causal is not true, but the model has recurrent layers, which only "
+            "look back.",
+            fix="Remove is_causal.",
+            param="is_causal",
+        )
 
 
 def _is_causal(config: Mapping[str, Any]) -> bool:

@@ -173,6 +173,13 @@ def test_a_decoder_that_looks_both_ways(tmp_path: Path) -> None:
     assert config.pooling.pooling_type == "MEAN"
 
 
+def test_layers_that_only_look_back_cannot_look_both_ways(tmp_path: Path) -> None:
+    """Found by `tests.fuzz.pooling`: such a model was loaded, or failed with a KeyError."""
+    folder = changed(tmp_path, "qwen3-next-4l", is_causal=False)
+    with pytest.raises(UnsupportedModelError, match="recurrent layers"):
+        config_of(folder, runner="pooling", max_model_len=512)
+
+
 def test_a_decoder_that_looks_both_ways_generates_nothing(tmp_path: Path) -> None:
     for value in (False, None):
         folder = changed(tmp_path, "qwen3-0.6b", is_causal=value)
