@@ -92,7 +92,8 @@ class ResponseAnswer(ChatAnswer):
         info = describe(error)[1].error
         events = self.writer.end("incomplete") if self.writer.items else []
         self.response.status = "failed"
-        self.response.error = ResponseFailure(info.code or "server_error", info.message)
+        usual = "invalid_prompt" if info.type == "invalid_request_error" else "server_error"
+        self.response.error = ResponseFailure(info.code or usual, info.message)
         if self.keep is not None:
             self.keep(self.response)
         return events + self.state_events("response.failed")
