@@ -14,7 +14,7 @@ MINUTES ?= 15
 FUZZ_ARGS ?=
 TRUTH_ARGS ?=
 MUTANTS_ARGS ?=
-FUZZERS := http frames parsers templates grammars schemas combinations streams openapi evidence cluster images
+FUZZERS := http frames parsers templates grammars schemas combinations pooling pictures replicas streams openapi evidence cluster images
 FILE_FUZZERS := safetensors folder quantized gguf
 FUZZ_FILES ?= 20000
 

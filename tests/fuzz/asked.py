@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -26,6 +26,7 @@ class Asked:
         comes: the step before which it comes.
         stays: steps after which its client goes away; None is to the end.
         kind: an `output_kind`.
+        images: numbers of the pictures that the prompt's image tokens stand for.
     """
 
     prompt: list[int]
@@ -37,6 +38,7 @@ class Asked:
     comes: int = 0
     stays: int | None = None
     kind: int = 2
+    images: list[int] = field(default_factory=list)
 
 
 def some(random: Random, share: float, choices: dict[str, list[Any]]) -> dict[str, Any]:

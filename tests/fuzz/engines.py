@@ -13,6 +13,7 @@ from random import Random
 from typing import Any
 
 from tests.fuzz.asked import EOS, VOCAB, Asked, draw_requests, some
+from tests.fuzz.axes import add_axes
 
 HAS_TORCH = PathFinder.find_spec("torch") is not None
 """Asked past the finder that skips tests which import torch."""
@@ -30,7 +31,7 @@ MTP_MODELS = (
     "qwen3.5",
     "qwen3.5-moe",
 )
-_BASE: dict[str, Any] = {
+BASE: dict[str, Any] = {
     "vocab_size": VOCAB,
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -156,11 +157,11 @@ MODELS: dict[str, dict[str, Any]] = {
     | {"state_size": 16},
     "embedded": {},
 }
-"""config.json's fields beside `_BASE`, of models whose weights are dummies; one is real."""
+"""config.json's fields beside `BASE`, of models whose weights are dummies; one is real."""
 QUANTIZATIONS = (
     "int8", "int8_w8a16", "int4", "int4_g32", "int4_g64", "gptq", "gptq_actorder", "awq", "fp8",
     "fp8_e5m2", "fp8_block", "mxfp4", "nvfp4", "nf4", "fp4", "q4_0", "q4_1", "q5_1", "q8_0",
-    "q2_k", "q3_k", "q4_k", "q6_k", "iq4_nl",
+    "q2_k", "q3_k", "q4_k", "q6_k", "iq4_nl", "iq4_xs", "q5_0", "q5_k",
 )  # fmt: skip
 
 
@@ -176,6 +177,8 @@ class World:
         reloads: (step, adapter): before it the adapter is unloaded, and loaded anew.
         failures: steps whose forward pass raises.
         oracle: drafts are mostly the right tokens.
+        again: all are asked a second time: of the "same" engine, of one that was "asleep" in
+            between, or of one that was "restarted".
     """
 
     model: str
@@ -186,6 +189,7 @@ class World:
     reloads: list[tuple[int, int]] = field(default_factory=list)
     failures: list[int] = field(default_factory=list)
     oracle: bool = False
+    again: str | None = None
 
 
 def draw_world(random: Random) -> World:
@@ -204,6 +208,7 @@ def draw_world(random: Random) -> World:
     if random.random() < 0.5:
         world.flags["speculative_config"] = speculation(random, numbers, draft_methods(model))
         world.oracle = random.random() < 0.5
+    add_axes(Random(random.random()), world)
     return world
 
 
@@ -249,25 +254,31 @@ def _write_head(folder: Path, method: str) -> str:
         changes |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": VOCAB - 50}
         changes["eagle_aux_hidden_state_layer_ids"] = [0, 1]
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(_BASE | changes))
+    (folder / "config.json").write_text(json.dumps(BASE | changes))
     return str(folder)
 
 
-def _numbers(random: Random, model: str, long: bool) -> dict[str, Any]:
+def draw_numbers(random: Random, model: str) -> dict[str, Any]:
+    """Return types of weights, activations, keys and values for one of `MODELS`, or another."""
     numbers: dict[str, Any] = {
-        "max_model_len": 2048 if long else 512,
-        "dtype": random.choice(["float32", "bfloat16", "bfloat16", "float16"]),
+        "dtype": random.choice(["float32", "bfloat16", "bfloat16", "float16"])
     }
     if random.random() < 0.5:
         names = [name for name in QUANTIZATIONS if name != "gptq_actorder" or model != "embedded"]
         numbers["quantization"] = random.choice(names)
     if random.random() < 0.5:
         kinds = ["bf16", "int8", "fp8", "fp8_e5m2"]
-        if "kv_lora_rank" not in MODELS[model]:
+        if "kv_lora_rank" not in MODELS.get(model, {}):
             kinds.append("int4")
         numbers["kv_cache_dtype"] = random.choice(kinds)
         if numbers["kv_cache_dtype"].startswith("fp8") and random.random() < 0.4:
             numbers["calculate_kv_scales"] = True
+    return numbers
+
+
+def _numbers(random: Random, model: str, long: bool) -> dict[str, Any]:
+    numbers: dict[str, Any] = {"max_model_len": 2048 if long else 512}
+    numbers |= draw_numbers(random, model)
     if random.random() < 0.1 and not long and HAS_TORCH:
         numbers |= {"ops": "reference", "num_threads": 1}
     return numbers
@@ -323,8 +334,8 @@ def _flags(random: Random, world: World) -> dict[str, Any]:
 
 def write_model(folder: Path, name: str) -> str:
     """What to call the model; most are a folder whose config.json says the shape."""
-    if not MODELS[name]:
+    if not MODELS.get(name):
         return name
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(_BASE | MODELS[name]))
+    (folder / "config.json").write_text(json.dumps(BASE | MODELS[name]))
     return str(folder)

@@ -41,7 +41,7 @@ TOOL_CALL: dict[str, Any] = {
 }
 """A call begins at the letter, which random weights write now and then."""
 SEVERAL = {"tensor_parallel_size", "pipeline_parallel_size"}
-DROPPED = ("speculative_config", "kv_offloading_dir")
+DROPPED = ("speculative_config", "kv_offloading_dir", "pipeline_parallel_size")
 """Flags of random engines that the grid sets itself or leaves out."""
 
 
@@ -120,7 +120,7 @@ def draw(random: Random, cell: Cell, num_prompts: int) -> World:
     if SEVERAL & world.numbers.keys():
         world.failures = []  # they would be of one rank
     world.reloads = [(random.choice(steps), 1)] if world.reloads and lora else []
-    world.oracle = False
+    world.oracle, world.again = False, None
     return world
 
 

@@ -26,18 +26,34 @@ from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.engine import engine_args, load_tokenizer, resolve
 from quire.server.app import create_app
 from quire.server.http.protocol import HttpProtocol, Site
+from quire.server.options import AppOptions
+from quire.server.tools.table import REASONING_PARSERS, TOOL_PARSERS
 from quire.system.hardware import detect
-from tests.fuzz.asked import STRUCTURES
+from tests.fuzz.asked import STRUCTURES, some
 from tests.fuzz.combinations import PLAIN
 from tests.fuzz.engines import drafting_by, draw_world, write_model
 from tests.fuzz.http import Wire
+from tests.fuzz.told import Body, told
 from tests.unit.server.fake_engine import LoopClient
 
 PATIENCE = 60.0
 CONTEXT = 512
 LETTERS = "abcdefgh é😀\n"
 STEMS = ("", "abc" * 24, "hello é " * 6)
-Body = dict[str, Any]
+TOOLS: list[Body] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}, "b": {"type": "string", "maxLength": 3}},
+                "required": ["a"],
+            },
+        },
+    }
+    for name in ("f", "g")
+]
 
 
 class SlowWire(Wire):
@@ -54,9 +70,9 @@ class SlowWire(Wire):
 class Server:
     """An engine in this event loop, and its application."""
 
-    def __init__(self, engine: AsyncLLM, client: LoopClient) -> None:
+    def __init__(self, engine: AsyncLLM, client: LoopClient, options: AppOptions) -> None:
         self.engine, self.client = engine, client
-        self._protocol = partial(HttpProtocol, Site(create_app(engine, ["m"])))
+        self._protocol = partial(HttpProtocol, Site(create_app(engine, ["m"], options)))
 
     async def post(
         self, path: str, body: Body, turns: int = 0, slow: Random | None = None
@@ -78,14 +94,14 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(model: str, flags: dict[str, Any]) -> AsyncIterator[Server]:
+async def serving(model: str, flags: dict[str, Any], options: AppOptions) -> AsyncIterator[Server]:
     args = engine_args(model, {"generation_config": "vllm", "tokenizer_pool_size": 0, **flags})
     resolved = resolve(args, detect())
     client = LoopClient(0.0, lambda: make_executor(resolved.config))  # type: ignore[arg-type]
     engine = AsyncLLM(resolved, load_tokenizer(resolved), args, lambda: client)
     await engine.start_core()
     try:
-        yield Server(engine, client)
+        yield Server(engine, client, options)
     finally:
         engine.shutdown()
         client.core.shutdown()
@@ -104,6 +120,12 @@ def _read(answer: bytes) -> tuple[int, bytes]:
         elif isinstance(event, h11.Data):
             body += bytes(event.data)
     return status, body
+
+
+def streamed(path: str) -> Body:
+    """Return the fields that ask for a stream."""
+    counts = {"stream_options": {"include_usage": True}} if "completions" in path else {}
+    return {"stream": True, **counts}
 
 
 def draw_request(random: Random) -> tuple[str, Body]:
@@ -135,38 +157,70 @@ def draw_request(random: Random) -> tuple[str, Body]:
     return "/v1/completions", body
 
 
-def told(data: bytes, *, streamed: bool) -> dict[Any, Any]:
-    """What an answer says: its own fields, and by index each choice's, a stream's put together."""
-    lines = data.decode().split("\n\n") if streamed else [data.decode()]
-    pieces = [json.loads(line.removeprefix("data: ")) for line in lines if "{" in line]
-    answer: dict[Any, Any] = {}
-    for piece in pieces:
-        assert not piece.get("error"), piece
-        for choice in piece.pop("choices"):
-            _add(answer.setdefault(choice["index"], {}), choice | _message(choice))
-        usage = {k: v for k, v in (piece.pop("usage", None) or {}).items() if k.endswith("_tokens")}
-        once = {k: piece[k] for k in ("prompt_logprobs", "prompt_token_ids") if piece.get(k)}
-        _add(answer, once | ({"usage": usage} if usage else {}))
-    return answer
+def further(random: Random, path: str, body: Body) -> tuple[str, Body]:
+    """Change a request: more of sampling, tools, reasoning, and the other APIs."""
+    choices: dict[str, list[Any]] = {
+        "top_k": [5], "min_p": [0.05], "presence_penalty": [0.8], "frequency_penalty": [-0.7],
+        "bad_words": [["a", "ab"]], "logit_bias": [dict.fromkeys(("97", "101", "257"), 4.0)],
+        "skip_special_tokens": [False], "logprob_token_ids": [[5, 97]],
+        "truncate_prompt_tokens": [7, -1],
+    }  # fmt: skip
+    body |= some(random, 0.1, choices)
+    if path != "/v1/chat/completions":
+        return path, body
+    if random.random() < 0.4:
+        body |= {"tools": TOOLS, "max_tokens": max(body["max_tokens"], 30)}
+        named = {"type": "function", "function": {"name": "g"}}
+        body["tool_choice"] = random.choice(["auto", "required", "required", named, "none"])
+        body |= some(random, 0.2, {"parallel_tool_calls": [False]})
+        for name in ("structured_outputs", "min_tokens", "stop", "stop_token_ids"):
+            if random.random() < 0.8:
+                body.pop(name, None)
+    if random.random() < 0.25:
+        body["thinking_token_budget"] = random.choice([0, 3, 9])
+    if random.random() < 0.5:
+        return path, body
+    return random.choice((_as_response, _as_message))(body)
 
 
-def _message(choice: Body) -> Body:
-    said = choice.pop("message", None) or choice.pop("delta", None) or {}
-    return {"text": said["content"] or ""} if "content" in said else {}
+def _as_response(body: Body) -> tuple[str, Body]:
+    dropped = (*("n", "prompt_logprobs", "return_token_ids", "messages", "max_tokens", "logprobs"),
+               "tools", "tool_choice", "thinking_token_budget", "logprob_token_ids",
+               "truncate_prompt_tokens")  # fmt: skip
+    made = {k: v for k, v in body.items() if k not in dropped}
+    made |= {"input": body["messages"], "max_output_tokens": body["max_tokens"]}
+    if body.get("logprobs"):
+        made["include"] = ["message.output_text.logprobs"]
+    else:
+        made.pop("top_logprobs", None)
+    if "tools" in body:
+        made["tools"] = [{"type": "function", "strict": None, **t["function"]} for t in TOOLS]
+        choice = body["tool_choice"]
+        made["tool_choice"] = (
+            choice if isinstance(choice, str) else {"type": "function", "name": "g"}
+        )
+    return "/v1/responses", made
 
 
-def _add(answer: dict[Any, Any], part: Body) -> None:
-    """Texts and lists go on; all else is told once."""
-    for name, value in part.items():
-        if name == "logprobs" and value is not None:
-            _add(answer.setdefault(name, {}), value)
-        elif name in ("prompt_logprobs", "prompt_token_ids", "usage"):
-            assert value is None or answer.get(name) is None, f"{name} is told twice"
-            answer[name] = value if answer.get(name) is None else answer[name]
-        elif isinstance(value, str | list) and name not in ("finish_reason", "stop_reason"):
-            answer[name] = answer[name] + value if name in answer else value
-        elif value is not None:
-            answer[name] = value
+def _as_message(body: Body) -> tuple[str, Body]:
+    made: Body = {"model": body["model"], "max_tokens": body["max_tokens"], "temperature": 0}
+    made["messages"] = body["messages"]
+    if stop := body.get("stop"):
+        made["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    if "tools" in body:
+        made["tools"] = [
+            {"name": t["function"]["name"], "input_schema": t["function"]["parameters"]}
+            for t in TOOLS
+        ]
+        kinds = {"auto": "auto", "required": "any", "none": "none"}
+        choice = body["tool_choice"]
+        made["tool_choice"] = (
+            {"type": kinds[choice]} if isinstance(choice, str) else {"type": "tool", "name": "g"}
+        )
+    if "thinking_token_budget" in body:
+        budget = body["thinking_token_budget"]
+        made["thinking"] = {"type": "enabled", "budget_tokens": budget}
+    return "/v1/messages", made
 
 
 async def try_world(random: Random) -> None:
@@ -178,18 +232,26 @@ async def try_world(random: Random) -> None:
     flags["num_gpu_blocks_override"] = blocks + random.choice([0, 2, 300])
     asked = [draw_request(random) for _ in range(random.randint(2, 7))]
     slow = random if random.random() < 0.3 else None
+    more = Random(random.random())
+    asked = [further(more, *each) for each in asked]
+    options = AppOptions(
+        tool_call_parser=more.choice(list(TOOL_PARSERS)),
+        reasoning_parser=more.choice(list(REASONING_PARSERS)),
+    )
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / "m", world.model)
         if model != world.model:
             numbers["load_format"] = "dummy"
-        async with serving(model, numbers | PLAIN) as server:
+        async with serving(model, numbers | PLAIN, options) as server:
             expected = [await server.post(path, body) for path, body in asked]
-        async with serving(model, drafting_by(model, numbers | flags)) as server:
+        async with serving(model, drafting_by(model, numbers | flags), options) as server:
             streams = [random.random() < 0.7 for _ in asked]
-            options = {"stream": True, "stream_options": {"include_usage": True}}
             sent = [
                 server.post(
-                    path, {**body, **options} if stream else body, random.choice([0, 3, 50]), slow
+                    path,
+                    {**body, **streamed(path)} if stream else body,
+                    random.choice([0, 3, 50]),
+                    slow,
                 )
                 for (path, body), stream in zip(asked, streams, strict=True)
             ]
@@ -201,9 +263,14 @@ async def try_world(random: Random) -> None:
     for request, stream, (status, data), (wanted, whole) in zip(
         asked, streams, got, expected, strict=True
     ):
+        if status == 200 and wanted == 400 and stream:  # found when the stream had begun
+            assert json.loads(whole)["error"]["message"] in data.decode(), f"{request}: {data!r}"
+            assert b"server_error" not in data, f"{request}: {data!r}"
+            continue
         assert status == wanted, f"{request}: {status} is not {wanted}: {data!r}"
         if status == 200:
-            one, other = told(data, streamed=stream), told(whole, streamed=False)
+            path = request[0]
+            one, other = told(path, data, streamed=stream), told(path, whole, streamed=False)
             assert one == other, f"{request}, stream {stream}:\n{one}\nis not\n{other}"
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.fuzz import combinations, replay, speculation, streams
+from quire.system.hardware import detect
+from tests.fuzz import combinations, pooling, replay, replicas, speculation, streams
 from tests.fuzz.asked import Asked
 from tests.fuzz.combinations import difference
 from tests.fuzz.engines import World
@@ -20,7 +21,7 @@ from tests.fuzz.engines import World
 def test_each_request_gets_the_answer_it_gets_alone() -> None:
     """In worlds that preempt, share prefixes, and have steps that fail."""
     outcomes: Counter[str] = Counter()
-    for number in (1, 2, 4, 5, 7, 9, 10, 11):
+    for number in (1, 2, 4, 5, 9, 10, 11, 13):
         outcomes += replay.run("tests.fuzz.combinations", combinations.case, 1, 8, number)
     assert outcomes["preempted"] > 1  # of four; the number of drafts follows the steps' times
     assert outcomes["hits"] > 1
@@ -45,8 +46,20 @@ def test_the_prompt_s_logprobs_survive_the_sequence_that_reports_them() -> None:
     replay.run("tests.fuzz.combinations", combinations.case, 1, seed=0, first=84)
 
 
+def test_a_text_s_vector_is_the_one_it_has_alone() -> None:
+    outcomes = replay.run("tests.fuzz.pooling", pooling.case, 4, seed=7)
+    assert sum(count for name, count in outcomes.items() if name.startswith("refused")) < 3
+
+
+@pytest.mark.skipif(detect().cores < 2, reason="each replica needs a core")
+@pytest.mark.parametrize("number", [1, pytest.param(11, marks=pytest.mark.slow)])
+def test_replicas_give_the_answers_of_one_engine(number: int) -> None:
+    """Of two that answer, and, slow, of one that computes the other's prompts."""
+    replay.run("tests.fuzz.replicas", replicas.case, 1, seed=100, first=number)
+
+
 def test_streams_say_what_whole_answers_say() -> None:
-    outcomes = replay.run("tests.fuzz.streams", streams.case, 3, seed=0)
+    outcomes = replay.run("tests.fuzz.streams", streams.case, 3, seed=0, first=2)
     assert outcomes["served"] > 1
 
 

@@ -22,6 +22,7 @@ from quire.models.registry import architecture, model_config
 from quire.models.weights.dummy import RandomParameters
 from quire.models.weights.stored import StoredParameters
 from quire.ops.providers import load_ops
+from tests.fuzz.engines import BASE, MODELS
 
 VOCAB, HIDDEN, WIDTH, HEAD_DIM = 11, 8, 12, 4
 
@@ -283,6 +284,15 @@ def test_random_weights(llama: ModelConfig, dtype: DType) -> None:
         tensors["layers.0.mlp.down.weight"], tensors["layers.1.mlp.down.weight"]
     )
     assert np.array_equal(tensors["norm.weight"], np.ones(HIDDEN, dtype))
+
+
+def test_random_factors_leave_something_of_results() -> None:
+    """Gemma 4's of zeros made all its activations zeros."""
+    shape = BASE | MODELS["gemma4-experts"]
+    config = model_config(shape)
+    source = RandomParameters(config, FLOAT32, seed=0)
+    for name in ("layers.0.end.factor", "layers.0.mlp.router.factors"):
+        assert bool((source.tensor(name) == 1).all())
 
 
 def test_random_weights_of_a_large_tensor() -> None:
