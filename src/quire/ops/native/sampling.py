@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from quire import _native
 from quire.core.config import LogprobsMode
@@ -79,18 +80,20 @@ class SamplingKernels:
         )  # fmt: skip
         return [
             _entry(row, k, *each)
-            for row, *each in zip(rows, ids.tolist(), values.tolist(), ranks.tolist(), strict=True)
+            for row, *each in zip(rows, ids, values, ranks.tolist(), strict=True)
         ]
 
 
 def _entry(
-    row: ReportedRow, k: int, ids: list[int], values: list[float], rank: int
+    row: ReportedRow, k: int, ids: NDArray[np.int64], values: NDArray[np.float64], rank: int
 ) -> TokenLogprobs:
-    """Return a row's entry; other rows may list more tokens."""
-    num_named, listed = len(row.named), 1 + min(row.count, k)
-    del ids[1 + k + num_named :], ids[listed : 1 + k]
-    del values[1 + k + num_named :], values[listed : 1 + k]
-    return TokenLogprobs(ids, values, rank, num_named)
+    """Return a row's entry; other rows may list more tokens, which are not converted here."""
+    listed, named = 1 + min(row.count, k), slice(1 + k, 1 + k + len(row.named))
+    entry = TokenLogprobs(ids[:listed].tolist(), values[:listed].tolist(), rank, len(row.named))
+    if row.named:
+        entry.token_ids.extend(ids[named].tolist())
+        entry.logprobs.extend(values[named].tolist())
+    return entry
 
 
 def _native_row(row: SampleRow, vocab: int) -> _native.SampleRow:
