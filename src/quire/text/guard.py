@@ -115,6 +115,11 @@ def any_of(words: Iterable[str]) -> str:
 
     Words share what they begin with: a list of thousands would be tried word by word at every "<".
     """
+    return _any_of(tuple(words))
+
+
+@lru_cache(maxsize=4)  # thousands of words take up to 0.1 s, and each request needs the pattern
+def _any_of(words: tuple[str, ...]) -> str:
     return _tree({*words} - {""}) or "(?!)"
 
 
