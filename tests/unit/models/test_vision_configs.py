@@ -126,8 +126,9 @@ def test_defaults_of_the_text_model_are_those_of_the_whole(
     assert (found.rope.theta, found.norm_eps) == (7e3, 1e-3)
 
 
-def test_an_activation_that_is_no_name() -> None:
-    name, config, _ = MODELS["llava"]
+@pytest.mark.parametrize("kind", ["llava", "pixtral"])
+def test_an_activation_that_is_no_name(kind: str) -> None:
+    name, config, _ = MODELS[kind]
     tower = config["vision_config"] | {"hidden_act": []}
     classes = [f"{name}ForConditionalGeneration"]
     with pytest.raises(CheckpointError, match=r"hidden_act is \[\]"):

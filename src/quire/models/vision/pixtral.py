@@ -42,7 +42,7 @@ def pixtral(
             param="vision_feature_layer",
         )
     activation = vision.get("hidden_act", "gelu")
-    if activation not in _GATED:
+    if not isinstance(activation, str) or activation not in _GATED:
         raise hf.wrong("hidden_act", activation, f"one of {', '.join(_GATED)}")
     hidden, heads = (
         hf.integer(vision, name, default=default)
