@@ -86,12 +86,12 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The special tokens, and what texts that touch may complete to one.
+    """The special tokens, and the fragments that neighbouring texts may complete to one.
 
     Attributes:
-        pattern: a token, the longest at a place.
-        tails, heads: ends and begins of tokens.
-        sizes: their lengths.
+        pattern: matches the longest token at a place.
+        tails, heads: proper suffixes and prefixes of tokens.
+        sizes: the lengths of these.
     """
 
     pattern: re.Pattern[str]
@@ -113,7 +113,7 @@ def _parts(tokens: tuple[str, ...]) -> _Parts:
 def any_of(words: Iterable[str]) -> str:
     """Return a regular expression for the longest of `words` at a place.
 
-    Words share what they begin with: a list of thousands would be tried word by word at every "<".
+    Words share their prefixes. In a plain list, each of thousands would be tried at every "<".
     """
     return _any_of(tuple(words))
 
