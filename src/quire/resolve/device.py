@@ -34,12 +34,14 @@ def resolve_device(
     staged = args.pipeline_parallel_size > 1
     for_cpus = gpu is None or args.ops == "cpu" or staged or ranks > gpu.count
     if args.device == "cpu" or (args.device == "auto" and for_cpus):
-        if args.device == "auto" and gpu is None and (there := first_gpu()) is not None:
-            notes.append(f"device cpu: {there.name} is not used, because {why_unused(there)}.")
+        there = first_gpu() if args.device == "auto" and gpu is None else None
+        if there and (why := why_unused(there)):
+            notes.append(f"device cpu: {there.name} is not used, because {why}.")
         return args, "cpu"
     if gpu is None:
         fix = "Install torch for CUDA and a driver for its version, or leave --device out."
-        raise value_error(args, "device", f"{why_unused(first_gpu())}.", fix)
+        why = why_unused(first_gpu()) or "the simulated machine has no GPU"
+        raise value_error(args, "device", f"{why}.", fix)
     if args.ops == "cpu":
         why = "ops is 'cpu', and the native kernels run on CPUs."
         raise value_error(args, "device", why, "Leave --ops out, or use --device cpu.")

@@ -89,6 +89,14 @@ def test_a_gpu_that_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
         resolved(CPU, device="cuda")
 
 
+def test_a_machine_without_a_gpu_is_simulated_on_one_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve_device, "first_gpu", lambda: Gpu("A GPU", 80 * GIB))
+    monkeypatch.setattr(resolve_device, "why_unused", lambda gpu: "")
+    assert not any("not used" in note for note in resolved(CPU).notes)
+    with pytest.raises(ConfigError, match="the simulated machine has no GPU"):
+        resolved(CPU, device="cuda")
+
+
 @pytest.mark.parametrize(
     ("capability", "ops"), [((7, 5), "reference"), ((8, 0), "triton"), ((0, 0), "triton")]
 )
