@@ -118,14 +118,16 @@ def test_a_machine_that_becomes_slower_or_faster_harms_neither_prompts_nor_strea
     assert stretch < 1.1 * STRETCH
 
 
-def test_one_slow_step_does_not_starve_a_prompt_for_good() -> None:
-    budget, machine = new_budget(), Machine(read=0.0, row=1e-3, fixed=0.03)
-    settle(budget, machine, 8)
-    for _ in range(30):  # the smallest chunks are as slow as the largest
-        budget.observe(columns(*[1] * 8, 2), columns(*[100] * 8, 0), 5.0)
-    assert budget.tokens(columns(*[1] * 8, 4096), columns(*[100] * 8, 0)) == 8 + 2
-    tokens = settle(budget, machine, 8)
-    assert tokens > 8 + 10
+def test_the_least_step_with_a_prompt_is_measured_as_mixed() -> None:
+    """Else prompts that were slow once would get one token per step for good."""
+    budget = StepBudget(Exact(), max_tokens=100, max_itl_stretch=1.0)
+    observe_decodes(budget, 2, 1.0)
+    scheduled, computed = columns(1, 1, 2), columns(9, 9, 0)
+    wanted = columns(1, 1, 50)
+    assert budget.tokens(wanted, computed) == scheduled.sum()
+    budget.observe(scheduled, computed, 8.0)
+    assert budget.mixed_seconds(2, 0, 2, 0) == 8.0
+    assert budget.decode_seconds(2, 0) == 2.0
 
 
 def test_decoding_is_measured_alone_now_and_then_also_if_it_is_not_reported() -> None:
