@@ -116,8 +116,9 @@ def _read(request: Request, raw: dict[str, Any], where: str, find: FindItem) -> 
         if isinstance(raw.get(name), dict | int | float):
             raw = {**raw, name: json.dumps(raw[name], ensure_ascii=False)}
     if kind in _OUTPUTS:
-        raw = {**raw, "output": "" if raw.get("output") is None else raw["output"]}
-        plain_parts(raw["output"], "input_text")
+        if raw.get("output", "") is None:
+            raw = {**raw, "output": ""}
+        plain_parts(raw.get("output"), "input_text")
         without_media(request, raw.get("output"), "input_text", f"{where}.output")
     if kind == "message":
         plain_parts(raw.get("content"), "input_text")

@@ -449,6 +449,7 @@ async def test_tools_and_schemas_in_the_form_of_chats() -> None:
         assert response.status_code == 400
 
 
+OUTPUT = {"type": "function_call_output", "call_id": "1"}
 CHAT_CALL = {"id": "1", "function": {"name": "f", "arguments": "{}"}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"conversation": "conv_1"}, "conversation"),
@@ -489,6 +490,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         },
         "input[0].output[0].type",
     ),
+    ({"input": [OUTPUT]}, "input[0].output"),
     *(
         ({"input": [{"role": "assistant", "tool_calls": [call]}]}, "input[0].tool_calls[0]")
         for call in (3, {}, {"function": "f"})
