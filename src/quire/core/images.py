@@ -47,8 +47,8 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
         tiling: tiles down and across, and the lines and columns of patches that count of these;
             the whole image stands before them in `pixels`. None if there is one tile.
         given: `pixels` are the tower's results, float32 [rows, width].
-        line: tokens of a line of rows with the text that ends it, if one does; the last line has
-            no end. 0: all tokens are rows.
+        line: tokens of each line of rows and its end, a token of text. The span has no end behind
+            the last line. 0: all tokens are rows.
     """
 
     start: int
