@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from quire.core.errors import ConfigError, ContextLengthError
+from quire.core.errors import ConfigError, InvalidRequestError
 from tests.fuzz.asked import Asked
 from tests.fuzz.combinations import run
 from tests.fuzz.engines import draw_world
@@ -70,14 +70,14 @@ def case(random: Random) -> str:
         for name in ("model", "quantization"):
             drafts.pop(name, None)
     if "max_num_batched_tokens" in flags:
-        flags["max_num_batched_tokens"] = max(flags["max_num_batched_tokens"], 64)
+        flags["max_num_batched_tokens"] = max(flags["max_num_batched_tokens"], 128)
     longest = max(len(a.prompt) + a.params["max_tokens"] for a in world.asked) + SPACE
     flags["num_gpu_blocks_override"] = -(-longest // flags["block_size"]) + random.choice(
         [0, 4, 300]
     )
     try:
         befell = run(world)
-    except (ConfigError, ContextLengthError) as error:
+    except (ConfigError, InvalidRequestError) as error:
         return f"refused: {error.param}"
     except BaseException as error:
         error.add_note(f"{kind}: {world!r}")
