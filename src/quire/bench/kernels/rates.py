@@ -67,12 +67,17 @@ class Products:
 
     def measure(self) -> None:
         """Multiply a few rows by all weights, and a prompt by one."""
-        for rows, x in self._x.items():
-            weights = self._weights[:1] if rows == PROMPT else self._weights
-            start = time.perf_counter()
-            for weight in weights:
-                self._ops.linear(x, weight)
-            self.seconds[rows].append((time.perf_counter() - start) / len(weights))
+        self._seconds(1)  # else one row would find less of the weights in caches than two
+        for rows, seconds in self.seconds.items():
+            seconds.append(self._seconds(rows))
+
+    def _seconds(self, rows: int) -> float:
+        """Return the mean seconds of a product with so many rows."""
+        weights = self._weights[:1] if rows == PROMPT else self._weights
+        start = time.perf_counter()
+        for weight in weights:
+            self._ops.linear(self._x[rows], weight)
+        return (time.perf_counter() - start) / len(weights)
 
     def medians(self) -> dict[int, float]:
         """Return the median seconds; the first turn only warmed up."""
