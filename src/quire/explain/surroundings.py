@@ -26,7 +26,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 MUCH = 4096
 """Bytes that a client has not read, more than a network holds for a stream of tokens."""
 BUSY = 0.1
-"""Time that a thread must have run, relative to the busiest one of its process, to compute."""
+"""Time that a thread must have run, relative to the busiest one of its process, to compute; and a
+process that was started to stand by, relative to the busiest one."""
+STANDING_BY = b"stand-by"
+"""Last argument of a process that waits for the engine core's end; it may have taken its place."""
 _POLICIES = {"5": "idle", "3": "batch"}
 """Scheduling policies that let others run first, the weakest first; see sched(7)."""
 _HALTED = frozenset("Tt")
@@ -243,12 +246,15 @@ def _state(stat: bytes) -> str:
 def _computing(pids: list[int], root: Path) -> list[int]:
     """Return the processes that compute the model, each of which may have CPUs of its own.
 
-    Without a known name, they are those that ran the longest behind the first.
+    One that stands by does not. Without a known name, they are those that ran the longest behind
+    the first.
     """
-    named = [p for p in pids if any(name in _command(p, root) for name in COMPUTING)]
-    if named:
-        return named
     ran = {pid: _ticks(pid, root) for pid in pids}
+    commands = {pid: _command(pid, root) for pid in pids}
+    named = [p for p in pids if any(name in commands[p] for name in COMPUTING)]
+    if named:
+        least = BUSY * max(ran[pid] for pid in named)
+        return [p for p in named if STANDING_BY not in commands[p] or ran[p] >= least]
     behind = {pid: ran[pid] for pid in pids[1:]} or ran
     return [pid for pid, ticks in behind.items() if 2 * ticks >= max(behind.values())]
 

@@ -113,6 +113,15 @@ def test_steps_of_one_row_are_the_clients(demand: int, cause: str) -> None:
     assert explain(healthy(ops=ops, parts={"prepare": 0.5}, **shape)).verdict.cause == cause
 
 
+def test_more_clients_gain_nothing_with_one_seat() -> None:
+    """Seen: three times the tokens were promised to clients of a server with --max-num-seqs 1."""
+    shape: dict[str, Any] = {"running": 0.9, "demand": 2, "step_sizes": [(1.0, 1000)]}
+    for seats, expected in ((8, True), (1, False)):
+        report = explain(healthy(args={"max_num_seqs": seats}, **shape))
+        found = [each.cause for each in report.causes]
+        assert ("few_clients" in found) == expected
+
+
 def test_every_cause_has_a_fault() -> None:
     named = set(CAUSES)
     elsewhere = {"python_ops", "hot_card", "power_limit", "shared_card"}  # below, and in test_gpu

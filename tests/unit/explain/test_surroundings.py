@@ -96,6 +96,26 @@ def test_stages_with_cpus_of_their_own_may_use_all_of_them(tmp_path: Path) -> No
     assert read(7, tmp_path).now.allowed == 4
 
 
+@pytest.mark.parametrize(("ticks", "allowed"), [(30, 1), (300, 4)])
+def test_a_process_that_stands_by_counts_once_it_computes(
+    tmp_path: Path, ticks: int, allowed: int
+) -> None:
+    """Seen: the core was held to one CPU, and the next one, which began then, was not."""
+    machine(tmp_path)
+    core = "python\0-m\0quire.engine.process\0/tmp/x\0007\0004"
+    for pid, command, cpus, ran in ((7, core, "2", 900), (8, core + "\0stand-by", "0-3", ticks)):
+        stat = STAT.replace("0 0 0 0 0 0 0 0", f"0 0 0 0 0 {ran} 0 0", 1).format(state="R", wait=0)
+        write(
+            tmp_path,
+            {
+                f"proc/{pid}/cmdline": command,
+                f"proc/{pid}/stat": stat,
+                f"proc/{pid}/task/{pid}/status": f"Cpus_allowed_list:\t{cpus}\n",
+            },
+        )
+    assert read(7, tmp_path).now.allowed == allowed
+
+
 def test_threads_that_hardly_run_do_not_count_as_affinity(tmp_path: Path) -> None:
     """Seen: both computing threads shared a CPU, and idle ones of the process might use all."""
     machine(tmp_path)

@@ -128,13 +128,14 @@ def few_clients(case: Case) -> Suspect | None:
     """So few requests come at a time that each step reads all weights for one or two."""
     w = case.window
     few = 0 < w.demand <= FEW_CLIENTS and not case.evidence.offline
-    gain = case.estimate.batch_gain(float(MORE_CLIENTS)) if few else 0.0
+    more = min(MORE_CLIENTS, case.evidence.config.scheduler.max_num_seqs)
+    gain = case.estimate.batch_gain(float(more)) if few else 0.0
     if w.share("idle") > 0.5 or w.waiting > 0.5 or gain < GAIN:
         return None
     return suspect(
         "few_clients",
         f"No more than {w.demand} sequences ran at a time, and each step reads all weights for "
-        f"them. {MORE_CLIENTS} requests at a time would give {1 + gain:.1f} times the tokens.",
+        f"them. {more} requests at a time would give {1 + gain:.1f} times the tokens.",
         (1.0 - w.share("idle")) * saving(gain),
         [],
         Kind.DEMAND,
