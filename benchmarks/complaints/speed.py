@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from itertools import cycle, islice, permutations
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +33,11 @@ OPT, OPT_FP16, GPT2 = Setup("opt-125m"), Setup("opt-125m", dtype="float16"), Set
 ONE = Load(1, 128, 64)
 GRID = [(count, context) for count in (1, 2, 8, 32) for context in (64, 512, 2048)]
 """Sequences of decode attention, and their contexts."""
-DECIDED = 0.05
-"""Width of a median's 95 % interval from which a point of the grid decides nothing."""
-MOST_SECONDS = 10.0
-"""For a point of the grid: on a busy machine no median is known to 1 %."""
+DECIDED, KNOWN = 0.05, 0.02
+"""Widths of a median's 95 % interval from which a point of the grid decides nothing, and below
+which it is known."""
+TURNS, PASSES, MOST_SECONDS = 12, 20, 90.0
+"""Of each point in a pass over the grid; least passes; on a busy machine no median is known."""
 
 
 def subject(wanted: Subject) -> Callable[[int], Seen]:
@@ -140,18 +142,27 @@ def variants(repetitions: int) -> Seen:
     """13141: the better of both variants of decode attention (threads share a sequence's keys, or
     do not) over the one that the rule takes, at the worst of a grid.
 
-    All run in turns, call by call. Half of the rounds choose the better variant. The others compare
-    it with the rule, by the median of the rounds' ratios: a maximum of two noisy times would always
-    win. Rounds go on until the median is known to 1 %.
+    Half of the passes choose the better variant. The others compare it with the rule, by the median
+    of their ratios: a maximum of two noisy times would always win. A pass visits all points, so
+    that what else runs for a tenth of a second disturbs one ratio of a point, not all of them.
     """
     ops = AttentionKernels(native_kernels(), Threads(detect().cores))
+    rules = AttentionRules(64**-0.5)
+    wake = partial(ops.paged_attention, *_decode((64,) * 8, 4), rules)
     even = [((context,) * count, kv) for kv in (4, 1) for count, context in GRID]
-    grid = {}
+    points = {}
     for lengths, kv_heads in [*even, ((2048,) + (64,) * 7, 4), ((2048,) + (64,) * 7, 1)]:
-        case = _decode(lengths, kv_heads)
-        call = partial(ops.paged_attention, *case, AttentionRules(64**-0.5))
         name = f"{len(lengths)} x {lengths[0]}, {kv_heads} kv heads"
-        grid[name if len(set(lengths)) == 1 else f"uneven {name}"] = _of_best(call)
+        call = partial(ops.paged_attention, *_decode(lengths, kv_heads), rules)
+        points[name if len(set(lengths)) == 1 else f"uneven {name}"] = call, _Passes()
+    end = time.monotonic() + MOST_SECONDS
+    while True:
+        for call, passes in points.values():
+            passes.add(call, wake)
+        grid = {name: passes.of_best() for name, (_, passes) in points.items() if passes.enough}
+        if grid and (all(high - low < KNOWN for _, low, high in grid.values())
+                     or time.monotonic() > end):  # fmt: skip
+            break
     undecided = [name for name, (_, low, high) in grid.items() if high - low > DECIDED]
     known = [middle for name, (middle, _, _) in grid.items() if name not in undecided]
     if not known:
@@ -159,25 +170,38 @@ def variants(repetitions: int) -> Seen:
     return seen([min(known)], grid=grid, undecided=undecided)
 
 
-def _of_best(call: Callable[..., np.ndarray]) -> tuple[float, float, float]:
-    """Return the better variant's time over that of the rule: the median and its 95 % interval."""
-    times: dict[bool | None, list[float]] = {None: [], True: [], False: []}
-    turns, end = list(times), time.monotonic() + MOST_SECONDS
-    while True:
-        for turn in range(60):
-            for split in (turns[turn % 3 :] + turns[: turn % 3])[:: -1 if turn % 2 else 1]:
+class _Passes:
+    """The median seconds of both variants, and of the rule's choice (None), in each pass."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[bool | None, list[float]] = {None: [], True: [], False: []}
+
+    def add(self, call: Callable[..., np.ndarray], wake: Callable[[], np.ndarray]) -> None:
+        """Run all in turns. `wake` wakes all threads before each, as products do in an engine: they
+        sleep after a call that one thread computes."""
+        times: dict[bool | None, list[float]] = {split: [] for split in self._seconds}
+        for order in islice(cycle(permutations(times)), TURNS):
+            for split in order:
+                wake()
                 begin = time.perf_counter()
                 call(split=split)
                 times[split].append(time.perf_counter() - begin)
-        rule, shared, apart = times.values()
+        for split, seconds in times.items():
+            self._seconds[split].append(median(seconds))
+
+    @property
+    def enough(self) -> bool:
+        return len(self._seconds[None]) >= PASSES
+
+    def of_best(self) -> tuple[float, float, float]:
+        """Return the better variant's time over the rule's: the median and its 95 % interval."""
+        rule, shared, apart = self._seconds.values()
         sooner = median([s / a for s, a in zip(shared[::2], apart[::2], strict=True)]) < 1.0
         other = shared if sooner else apart
         ratios = sorted(b / r for b, r in zip(other[1::2], rule[1::2], strict=True))
-        middle = len(ratios) // 2
-        reach = round(0.98 * len(ratios) ** 0.5)  # of the ranks of a median's 95 % interval
-        low, high = ratios[middle - reach], ratios[middle + reach]
-        if high - low < 0.02 or time.monotonic() > end:
-            return round(ratios[middle], 3), round(low, 3), round(high, 3)
+        middle, reach = len(ratios) // 2, round(0.98 * len(ratios) ** 0.5)
+        low, high = max(0, middle - reach), min(middle + reach, len(ratios) - 1)
+        return round(ratios[middle], 3), round(ratios[low], 3), round(ratios[high], 3)
 
 
 def _decode(

@@ -30,7 +30,7 @@ PATIENCE = 45.0
 
 
 class SilentServerError(QuireError):
-    """A server does not answer in time."""
+    """A server does not answer in time, or fails to."""
 
     code = "server_silent"
 
@@ -182,8 +182,8 @@ def ask(url: str, window: float) -> Evidence:
     """Return the evidence of a running server.
 
     Raises:
-        SilentServerError: it does not answer in time.
-        QuireError: it cannot be reached, or answers with an error.
+        SilentServerError: it does not answer in time, or fails to.
+        QuireError: it cannot be reached, or refuses to answer.
     """
     import urllib.error
     import urllib.request
@@ -201,7 +201,8 @@ def ask(url: str, window: float) -> Evidence:
             return msgspec.json.decode(answer.read(), type=Evidence)
     except urllib.error.HTTPError as error:
         body = error.read(2000).decode(errors="replace")
-        raise QuireError(f"{base} answered {error.code}: {body}") from None
+        kind = QuireError if error.code < 500 else SilentServerError
+        raise kind(f"{base} answered {error.code}: {body}") from None
     except (urllib.error.URLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         if isinstance(reason, TimeoutError):

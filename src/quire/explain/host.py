@@ -288,10 +288,13 @@ def peers(pids: Iterable[int], root: Path = SYSTEM) -> set[str]:
 def unread() -> list[int]:
     """Return the bytes that each connection of this process holds for a client that has not read.
 
-    Linux needs milliseconds to list all connections in /proc.
+    Linux needs milliseconds to list all connections in /proc. Without a free descriptor there is
+    nothing to read.
     """
-    found = []
-    for name in os.listdir("/proc/self/fd"):
+    found, names = list[int](), list[str]()
+    with suppress(OSError):
+        names = os.listdir("/proc/self/fd")
+    for name in names:
         with suppress(OSError):  # closed, no socket, or not connected
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 with socket.socket(fileno=os.dup(int(name))) as own:

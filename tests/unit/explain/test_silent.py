@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from quire.explain.host import HostUse
+from quire.cli.explain import SilentServerError, ask
+from quire.core.errors import QuireError
+from quire.explain.host import HostUse, unread
 from quire.explain.silent import listener, verdict
 from quire.explain.surroundings import Surroundings
 
@@ -46,3 +51,31 @@ def test_the_process_behind_a_port() -> None:
         port = server.getsockname()[1]
         assert listener(port) == os.getpid()
     assert listener(port) is None
+
+
+@pytest.mark.parametrize(("status", "silent"), [(500, True), (503, True), (404, False)])
+def test_who_fails_to_answer_is_silent_and_who_refuses_is_not(status: int, silent: bool) -> None:
+    """Seen: a server without free files answered 500, and got no verdict."""
+
+    class Failing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Failing) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        with pytest.raises(QuireError, match=f"answered {status}") as caught:
+            ask(f"http://127.0.0.1:{server.server_port}", 0.1)
+        thread.join()
+    assert isinstance(caught.value, SilentServerError) == silent
+
+
+def test_without_free_files_nothing_is_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_file(_: str) -> list[str]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "listdir", no_file)
+    assert unread() == []
