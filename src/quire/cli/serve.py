@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import math
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from quire.cli.lend import lend
 from quire.cli.lora import add_lora_flags, lora_dir, lora_modules
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
@@ -136,57 +135,6 @@ def run(namespace: argparse.Namespace) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
         core.shutdown()
-
-
-def lend(args: EngineArgs, node: int, *, headless: bool) -> int:
-    """Lend this machine's workers to node 0, until that is stopped, or until a signal.
-
-    Raises:
-        QuireError: a flag is wrong, or node 0 refuses this machine, or is not there.
-    """
-    for number in (signal.SIGTERM, signal.SIGINT):  # its processes end with it
-        signal.signal(number, lambda *_: os._exit(0))
-    from quire.core.log import setup_logging
-    from quire.executor.node import lend_workers
-    from quire.resolve.engine import resolve
-    from quire.system.hardware import detect
-
-    if headless and args.nnodes == 1 and args.data_parallel_size > 1:
-        return _lend_replicas(args)
-    if not (headless and 0 < node < args.nnodes):
-        raise ConfigError(
-            f"node_rank is {node} and nnodes {args.nnodes}, "
-            f"{'with' if headless else 'without'} --headless.",
-            fix="Machines 1 to nnodes - 1 need --headless; node 0 answers requests, without it. "
-            "For replicas set --data-parallel-size.",
-            param="node_rank",
-        )
-    setup_logging()
-    lend_workers(resolve(args, detect()).config, node)
-    return 0
-
-
-def _lend_replicas(args: EngineArgs) -> int:
-    """Do the same with this machine's replicas and the machine of replica 0; raises as `lend`."""
-    from quire.core.log import setup_logging
-    from quire.frontend.far.machine import lend_cores
-
-    if (rank := args.data_parallel_rank) is not None:
-        raise ConfigError(
-            f"data_parallel_rank is {rank}; a server for one replica is not --headless.",
-            fix=f"Set --data-parallel-start-rank {rank} --data-parallel-size-local 1 instead.",
-            param="data_parallel_rank",
-        )
-    local = args.data_parallel_size_local
-    if local is None:
-        local = args.data_parallel_size - args.data_parallel_start_rank
-    setup_logging()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: sys.exit(0))
-    lend_cores(
-        dataclasses.replace(args, data_parallel_hybrid_lb=True, data_parallel_size_local=local)
-    )
-    return 0
 
 
 def _serve(namespace: argparse.Namespace, args: EngineArgs, core: ProcessClient) -> int:

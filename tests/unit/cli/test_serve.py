@@ -1,5 +1,6 @@
 """From `quire serve`'s flags to what the server is told."""
 
+import signal
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from quire.cli import serve as command
+from quire.cli.lend import lend
 from quire.cli.parser import Parser
 from quire.core.errors import ConfigError
 from quire.frontend.client import configure
@@ -101,3 +103,12 @@ def test_template_variables_that_only_quire_sets(
     assert "it may not set messages, tools; leave them out" in capsys.readouterr().err
     _, options = told(monkeypatch, flag, '{"x": 3}')
     assert options.default_chat_template_kwargs == {"x": 3}
+
+
+def test_who_lends_leaves_the_signals_as_they_were() -> None:
+    """Seen: a later Ctrl-C in the same process ended it without a word."""
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    with pytest.raises(ConfigError, match="node_rank"):
+        lend(EngineArgs(model="embedded"), 1, headless=True)
+    after = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    assert after == before
