@@ -135,6 +135,15 @@ def test_an_activation_that_is_no_name(kind: str) -> None:
         model_config(config | {"architectures": classes, "vision_config": tower})
 
 
+@pytest.mark.parametrize("kind", ["pixtral", "gemma3", "idefics3"])
+def test_heads_that_do_not_divide_the_tower(kind: str) -> None:
+    name, config, _ = MODELS[kind]
+    tower = {"head_dim": None} | config["vision_config"] | {"num_attention_heads": 7}
+    classes = [f"{name}ForConditionalGeneration"]
+    with pytest.raises(CheckpointError, match="num_attention_heads is 7"):
+        model_config(config | {"architectures": classes, "vision_config": tower})
+
+
 def test_mistral_small_as_it_is_published() -> None:
     text = {
         "model_type": "mistral", "hidden_size": 5120, "head_dim": 128, "intermediate_size": 32768,

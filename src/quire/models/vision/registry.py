@@ -140,4 +140,8 @@ _OUTER_TIES = ("gemma3", "paligemma")
 
 def parse_vision(config: hf.HFConfig, kind: VisionKind, text: Any) -> VisionConfig:
     """Return the tower of a config.json, whose text model is `text`."""
-    return vision_architecture(kind).parse(config, text)
+    found = vision_architecture(kind).parse(config, text)
+    if found.hidden_size % found.num_heads:
+        wanted = f"a divisor of the tower's width, {found.hidden_size}"
+        raise hf.wrong("num_attention_heads", found.num_heads, wanted)
+    return found
