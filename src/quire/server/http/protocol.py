@@ -40,6 +40,11 @@ RECEIVE_SECONDS = 8.0
 RECEIVE_BYTES = 4096
 WRITE_SECONDS = 60.0
 """A client with unread data must read something in each such interval."""
+MAX_SPARES = 8
+"""Maximum connections beyond the limit. Each may ask for the server's health, nothing else."""
+SPARE_SECONDS = 1.0
+"""Time for the request of a connection beyond the limit, and for reading its refusal."""
+_HEALTH = "/health"
 
 
 @dataclass(slots=True)
@@ -47,31 +52,47 @@ class Site:
     """What all connections of a server share.
 
     Attributes:
+        connections: the oldest first.
+        num_spares: connections beyond the limit.
         tasks: the application's runs.
     """
 
     app: ASGIApp
     max_connections: int = sys.maxsize
-    connections: set[HttpProtocol] = field(default_factory=set)
+    connections: dict[HttpProtocol, None] = field(default_factory=dict)
+    num_spares: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def close_idle(self, but: HttpProtocol | None = None) -> bool:
+        """Close the oldest idle connection, except `but` and spares; return if there was one."""
+        for each in self.connections:
+            if each is not but and each.is_idle:
+                each.transport.abort()
+                return True
+        return False
 
 
 class HttpProtocol(asyncio.Protocol):
     """A client's connection: one request after another, each an `Exchange`.
 
     Clients that send too slowly or stop reading are disconnected. If there are too many
-    connections, a new one replaces an idle one, or is refused.
+    connections, a new one replaces an idle one. Without idle ones it is a spare: it gets the
+    server's health, or 503.
+
+    Args:
+        is_spare: it has the last file descriptor.
     """
 
     transport: asyncio.Transport
     flow: Flow
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, *, is_spare: bool = False) -> None:
         self.conn = _BoundedConnection(h11.SERVER, MAX_HEADER_BYTES)
         self._site = site
         self._loop = asyncio.get_running_loop()
         self._exchange: Exchange | None = None
         self._refused = False
+        self._is_spare = is_spare
         self._num_received = 0
         self._num_requests = 0
         self._receive_timer: asyncio.TimerHandle | None = None
@@ -81,11 +102,15 @@ class HttpProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         self.flow = Flow(self.transport)
-        self._site.connections.add(self)
-        if len(self._site.connections) > self._site.max_connections and not self._make_room():
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server has no connection left.")
-            transport.close()  # at once: there are too many
-            return
+        self._site.connections[self] = None
+        if len(self._site.connections) > self._site.max_connections:
+            self._is_spare |= not self._site.close_idle(but=self)
+        if self._is_spare:
+            self._site.num_spares += 1
+            if self._site.num_spares > MAX_SPARES:
+                self._refuse_spare()
+                transport.close()  # at once: there are too many
+                return
         self._of_connection: Scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -98,7 +123,8 @@ class HttpProtocol(asyncio.Protocol):
         self._expect_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._site.connections.discard(self)
+        self._site.connections.pop(self, None)
+        self._site.num_spares -= self._is_spare
         for timer in (self._receive_timer, self._write_timer, self._idle_timer):
             if timer is not None:
                 timer.cancel()
@@ -140,6 +166,11 @@ class HttpProtocol(asyncio.Protocol):
         """Return whether no request is in progress; headers may be arriving."""
         return self._refused or self._exchange is None or self._exchange.complete
 
+    @property
+    def is_idle(self) -> bool:
+        """Return whether another connection may have its place."""
+        return self.asks_nothing and not (self._is_spare or self.transport.is_closing())
+
     def _handle_events(self) -> None:
         """Handle what h11 has parsed."""
         while True:
@@ -154,6 +185,8 @@ class HttpProtocol(asyncio.Protocol):
                 return
             if isinstance(event, h11.Request):
                 self._begin(event)
+                if self._refused:
+                    return
                 continue
             if event is h11.PAUSED:  # another request waits for the end of this one
                 self.flow.read(False)
@@ -176,16 +209,21 @@ class HttpProtocol(asyncio.Protocol):
         if absolute := _AUTHORITY.match(target):
             target = b"/" + target[absolute.end() :].removeprefix(b"/")
         raw_path, _, query = target.partition(b"?")
+        path = unquote(raw_path.decode())
+        if self._is_spare and path != _HEALTH:
+            self._refuse_spare()
+            return
         scope = {
             **self._of_connection,
             "http_version": request.http_version.decode(),
             "method": request.method.decode(),
-            "path": unquote(raw_path.decode()),
+            "path": path,
             "raw_path": raw_path,
             "query_string": query,
             "headers": list(request.headers),
         }
         exchange = Exchange(scope, self.conn, self.transport, self.flow, self._on_complete)
+        exchange.keep_alive = not self._is_spare
         self._exchange = exchange
         task = self._loop.create_task(exchange.run(self._site.app))
         self._site.tasks.add(task)
@@ -212,16 +250,11 @@ class HttpProtocol(asyncio.Protocol):
             self._idle_timer.cancel()
             self._idle_timer = None
 
-    def _make_room(self) -> bool:
-        for other in self._site.connections:
-            if other is not self and other.asks_nothing:
-                other.transport.abort()
-                return True
-        return False
-
     def _expect_request(self) -> None:
         self._receive_timer = self._loop.call_later(
-            RECEIVE_SECONDS, self._check_request, self._num_received
+            SPARE_SECONDS if self._is_spare else RECEIVE_SECONDS,
+            self._check_request,
+            self._num_received,
         )
 
     def _check_request(self, received: int) -> None:
@@ -237,6 +270,10 @@ class HttpProtocol(asyncio.Protocol):
             return  # it is complete
         elif self._num_requests and not self.conn.trailing_data[0]:
             return  # the idle timer waits for the next
+        if self._is_spare:
+            self._refuse_spare()
+            self.transport.close()
+            return
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not come in time.")
 
     def _expect_reading(self) -> None:
@@ -249,6 +286,9 @@ class HttpProtocol(asyncio.Protocol):
             self.transport.abort()
         else:
             self._expect_reading()
+
+    def _refuse_spare(self) -> None:
+        self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server has no connection left.")
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
         """Answer, unless an answer has begun, and close the connection.
@@ -268,7 +308,9 @@ class HttpProtocol(asyncio.Protocol):
         self._num_received = 0
         if self._receive_timer is not None:
             self._receive_timer.cancel()
-        self._receive_timer = self._loop.call_later(LINGER_SECONDS, self.transport.abort)
+        self._receive_timer = self._loop.call_later(
+            SPARE_SECONDS if self._is_spare else LINGER_SECONDS, self.transport.abort
+        )
         _, body = encode_error(ApiError(status, message), scope)
         self.transport.write(
             b"HTTP/1.1 %d %b\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"

@@ -6,7 +6,8 @@ import asyncio
 import socket
 import ssl
 
-from quire.server.http.protocol import HttpProtocol, Site
+from quire.server.http.acceptor import Acceptor
+from quire.server.http.protocol import Site
 
 BACKLOG = 2048
 POLL_SECONDS = 0.05
@@ -25,11 +26,9 @@ class HttpServer:
     async def serve(self, listener: socket.socket) -> None:
         """Accept connections until `stop`; then close the socket and all connections."""
         loop = asyncio.get_running_loop()
-        server = await loop.create_server(
-            lambda: HttpProtocol(self.site), sock=listener, ssl=self._tls, backlog=BACKLOG
-        )
+        acceptor = Acceptor(self.site, listener, BACKLOG, self._tls)
         await self._stopped.wait()
-        server.close()
+        acceptor.close()
         for connection in list(self.site.connections):
             connection.shutdown()
         # Polled, because only the end of a server needs it.
