@@ -154,6 +154,12 @@ class FakeDevice(TorchAccelerator):
         finally:
             self._tape = None
 
+    def seconds(self, work: Callable[[], object]) -> float:
+        """A microsecond for each operation."""
+        begin = self.time
+        work()
+        return (self.time - begin) / 1e6
+
     def launch(self, work: Callable[[], object], tensors: Sequence[OnDevice]) -> None:
         """A kernel that reads and writes these tensors."""
         self.time += 1

@@ -1,16 +1,17 @@
 """The results of `quire tune kernels` for a machine: where they are stored, and those of a shape.
 
 Each machine has one file in `QUIRE_CACHE_DIR/tuned` (`~/.cache/quire/tuned`), named after the CPU,
-the instruction set and the number of threads. It changes speed alone, never a result.
+the instruction set and the number of threads; or after the GPU (`ops.triton.tuning`). It changes
+speed alone, never a result.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -98,15 +99,57 @@ class TunedAttention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "attention", self.heads, self.kv_heads, self.head_dim, self.kv_dtype
 
 
-class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that is tuned for one machine; what it does not name keeps the kernels' own values."""
+class _Entry(Protocol):
+    """What was tuned for a shape."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+
+class _Ranged(_Entry, Protocol):
+    @property
+    def rows(self) -> tuple[int, int]: ...
+
+
+P = TypeVar("P", bound=_Ranged)
+A = TypeVar("A", bound=_Entry)
+
+
+class Tuning(msgspec.Struct, Generic[P, A], frozen=True, forbid_unknown_fields=True):
+    """All that is tuned for one device; what it does not name keeps the kernels' own values.
+
+    Attributes:
+        isa: for what the kernels were compiled.
+        threads: compute threads; 0 for a GPU.
+    """
 
     device: str
     isa: str
     threads: int
-    gemm: list[TunedGemm] = []
-    attention: list[TunedAttention] = []
+    gemm: list[P] = []
+    attention: list[A] = []
     version: int = VERSION
+
+    def with_results(
+        self: T, measured: Collection[Shape], gemm: Collection[P], attention: Collection[A]
+    ) -> T:
+        """Return a copy in which these results replace all others of the `measured` shapes."""
+        products = [t for t in self.gemm if t.shape not in measured] + [*gemm]
+        attentions = [t for t in self.attention if t.shape not in measured] + [*attention]
+        return msgspec.structs.replace(
+            self,
+            gemm=sorted(products, key=lambda t: (t.shape, t.rows)),
+            attention=sorted(attentions, key=lambda t: t.shape),
+        )
+
+
+T = TypeVar("T", bound=Tuning[Any, Any])
+
+
+class KernelTuning(
+    Tuning[TunedGemm, TunedAttention], frozen=True, forbid_unknown_fields=True
+):  # fmt: skip
+    """All that is tuned for the native kernels of one machine."""
 
     def of_gemm(self, kind: str, n: int, k: int, group: int) -> dict[int, GemmTuning]:
         """Return most rows of x → their tuning, as `PackedLinear.tune` takes it."""
@@ -125,21 +168,6 @@ class KernelTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         shape = "attention", heads, kv_heads, head_dim, str(kv_dtype)
         return next((t.tuning for t in self.attention if t.shape == shape), AttentionTuning())
 
-    def with_results(
-        self,
-        measured: Collection[Shape],
-        gemm: Collection[TunedGemm],
-        attention: Collection[TunedAttention],
-    ) -> KernelTuning:
-        """Return a copy in which these results replace all others of the `measured` shapes."""
-        products = [t for t in self.gemm if t.shape not in measured] + [*gemm]
-        attentions = [t for t in self.attention if t.shape not in measured] + [*attention]
-        return msgspec.structs.replace(
-            self,
-            gemm=sorted(products, key=lambda t: (t.shape, t.rows)),
-            attention=sorted(attentions, key=lambda t: t.shape),
-        )
-
 
 def untuned(isa: str, threads: int) -> KernelTuning:
     """Return a tuning without entries for this machine."""
@@ -153,7 +181,12 @@ def tuned_folder() -> Path:
 
 def load_tuning(isa: str, threads: int) -> KernelTuning:
     """Return this machine's tuning; the log names the file, or says why one is not used."""
-    empty = untuned(isa, threads)
+    return load(untuned(isa, threads), read)
+
+
+def load(empty: T, read: Callable[[bytes], T]) -> T:
+    """Return the tuning in the user's file for the device of `empty`, or `empty`; see
+    `load_tuning`."""
     file = tuned_folder() / file_name(empty)
     try:
         found = read(file.read_bytes())
@@ -173,7 +206,11 @@ def read(text: bytes) -> KernelTuning:
     Raises:
         ValueError: it is damaged, of another version, or says what no kernel could heed.
     """
-    found = msgspec.json.decode(text, type=KernelTuning)
+    return checked(msgspec.json.decode(text, type=KernelTuning))
+
+
+def checked(found: T) -> T:
+    """Return the tuning; raise ValueError if its version or its ranges of rows are wrong."""
     if found.version != VERSION:
         raise ValueError(f"version {found.version}; this Quire reads {VERSION}")
     ends: dict[Shape, int] = {}
@@ -185,8 +222,8 @@ def read(text: bytes) -> KernelTuning:
     return found
 
 
-def save_tuning(tuning: KernelTuning, folder: Path | None = None) -> Path:
-    """Write the machine's file into `folder`, the user's if None, all or nothing; its path."""
+def save_tuning(tuning: Tuning[Any, Any], folder: Path | None = None) -> Path:
+    """Write the device's file into `folder`, the user's if None, all or nothing; its path."""
     folder = folder or tuned_folder()
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / file_name(tuning)
@@ -197,9 +234,10 @@ def save_tuning(tuning: KernelTuning, folder: Path | None = None) -> Path:
     return file
 
 
-def file_name(tuning: KernelTuning) -> str:
+def file_name(tuning: Tuning[Any, Any]) -> str:
     device = re.sub(r"[^a-z0-9]+", "-", tuning.device.lower()).strip("-")
-    return f"{device}_{tuning.isa}_{tuning.threads}-threads.json"
+    threads = f"_{tuning.threads}-threads" if tuning.threads else ""
+    return f"{device}_{tuning.isa}{threads}.json"
 
 
 def _device() -> str:

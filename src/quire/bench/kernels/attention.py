@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from quire.bench.kernels.case import Case, copies, noise
+from quire.bench.kernels.case import Case, noise
 from quire.bench.kernels.cases import Cases, Setting
 from quire.core.dtypes import BFLOAT16, FLOAT32, HostArray, dtype_of
 from quire.core.layers import LatentConfig
@@ -110,7 +110,7 @@ def _filled(
     each = -(-context // size)
     make = _random_cache(s, (sequences * each, m.num_key_value_heads, size, m.head_dim))
     first = make()
-    caches = [first, *(make() for _ in range(copies(_nbytes(first)) - 1))]
+    caches = [first, *(make() for _ in range(s.copies(_nbytes(first)) - 1))]
     tables = s.random.permutation(sequences * each).astype(np.int32).reshape(sequences, each)
     slots = (tables[:, :, np.newaxis].astype(np.int64) * size + np.arange(size)).reshape(
         sequences, -1
@@ -158,6 +158,8 @@ def _random_cache(s: Setting, shape: tuple[int, int, int, int]) -> Callable[[], 
 
 def _placed(s: Setting, values: HostArray) -> Array:
     """Copy into memory like that of an engine's KV cache."""
+    if not s.ops.device.is_host:
+        return s.ops.array(values)
     placed = s.ops.empty(values.shape, values.dtype)
     s.ops.numpy(placed)[...] = values
     return placed

@@ -78,9 +78,10 @@ def cache_bytes() -> int:
     return max(found, default=_DEFAULT_CACHE_BYTES)
 
 
-def copies(nbytes: int) -> int:
-    """Return how many copies of `nbytes` make twice the size of the largest cache."""
-    return max(1, min(_MAX_COPIES, math.ceil(2 * cache_bytes() / nbytes)))
+def copies(nbytes: int, cache: int | None = None) -> int:
+    """Return how many copies of `nbytes` make twice the size of a cache, by default the CPU's
+    largest."""
+    return max(1, min(_MAX_COPIES, math.ceil(2 * (cache or cache_bytes()) / nbytes)))
 
 
 def noise(random: np.random.Generator, shape: Sequence[int], dtype: DType) -> HostArray:

@@ -45,6 +45,7 @@ class Setting:
         max_num_seqs: maximum decoding sequences and rows of logits.
         torch: makes torch's counterparts; None if not requested.
         random: draws arguments.
+        cache_bytes: what arguments must outgrow; by default the CPU's largest cache.
     """
 
     model: ModelConfig
@@ -56,6 +57,7 @@ class Setting:
     max_num_seqs: int
     torch: TorchCalls | None = None
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
+    cache_bytes: int | None = None
 
     def case(
         self,
@@ -81,9 +83,13 @@ class Setting:
         """Return an array of random numbers for the ops."""
         return self.ops.array(noise(self.random, shape, dtype))
 
+    def copies(self, nbytes: int) -> int:
+        """Return how many copies of `nbytes` outgrow the caches."""
+        return copies(nbytes, self.cache_bytes)
+
     def rotated(self, dtype: DType, *shape: int) -> list[Array]:
         """Return copies of such an array, enough to outgrow the caches."""
-        count = copies(dtype.itemsize * math.prod(shape))
+        count = self.copies(dtype.itemsize * math.prod(shape))
         return list(self.noise(dtype, count, *shape))
 
 
@@ -208,7 +214,7 @@ def _products(s: Setting, name: str, n: int, k: int, epilogue: Epilogue) -> list
 
     first = pack()
     nbytes: int = getattr(first, "nbytes", weight.nbytes)
-    packed = [first, *(pack() for _ in range(copies(nbytes) - 1))]
+    packed = [first, *(pack() for _ in range(s.copies(nbytes) - 1))]
     weights = s.rotated(dtype, n, k) if s.torch is not None else []
     columns = n // 2 if epilogue in GATED else n
 

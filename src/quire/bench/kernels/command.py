@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -144,12 +144,20 @@ class _Bench:
 
 
 def variants(
-    args: argparse.Namespace, model: str, isa: str, types: tuple[str, ...]
+    args: argparse.Namespace,
+    model: str,
+    isa: str,
+    types: tuple[str, ...],
+    engine: Mapping[str, str] = {"ops": "cpu"},
 ) -> Iterator[tuple[Variant, ModelConfig]]:
-    """Yield each combination that the engine accepts of `--dtype` and the flags `types`."""
+    """Yield each combination that the engine accepts of `--dtype` and the flags `types`.
+
+    Args:
+        engine: other fields of `EngineArgs`.
+    """
     fields = {name: getattr(args, name) for name in ("dtype", *types)}
     dummy = preset_config(model) is not None
-    base = {"model": model, "load_format": "dummy" if dummy else "auto", "ops": "cpu"}
+    base = {"model": model, "load_format": "dummy" if dummy else "auto", **engine}
     for chosen, config in choices.combinations(base, fields):
         yield Variant(0, chosen.dtype, isa, **{n: getattr(chosen, n) for n in types}), config
 

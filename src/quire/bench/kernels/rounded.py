@@ -1,4 +1,4 @@
-"""Native ops whose linear weights are rounded to a `--quantization`."""
+"""Ops whose linear weights are rounded to a `--quantization`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,14 @@ def load_rounded(isa: str, threads: int, quantization: str | None) -> Ops:
     """Return the native ops. Weights are rounded while they are packed, or before."""
     if quantization is None or quantization in QUANTIZATIONS:
         return load_ops("cpu", isa, threads, quantization)
-    ops, found = load_ops("cpu", isa, threads), rounding(quantization)
+    return rounded(load_ops("cpu", isa, threads), quantization)
+
+
+def rounded(ops: Ops, quantization: str | None) -> Ops:
+    """Return ops that round dense weights before they pack them."""
+    if quantization is None:
+        return ops
+    found = rounding(quantization)
 
     def pack_linear(
         weight: HostArray | list[HostArray], *args: Any, head: bool = False, **rest: Any

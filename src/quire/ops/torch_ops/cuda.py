@@ -92,6 +92,15 @@ class CudaDevice(TorchAccelerator):
         captured: Graph = graph
         return captured
 
+    def seconds(self, work: Callable[[], object]) -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        stream = torch.cuda.current_stream(self.torch)
+        start.record(stream)
+        work()
+        end.record(stream)
+        end.synchronize()
+        return float(start.elapsed_time(end)) / 1000
+
     def copies(self) -> CopyQueue:
         return _Stream(self.torch)
 

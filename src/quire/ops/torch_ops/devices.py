@@ -70,6 +70,10 @@ class TorchAccelerator(Accelerator):
         """Run the work once to record it; its results stay in memory that the graph owns."""
 
     @abstractmethod
+    def seconds(self, work: Callable[[], object]) -> float:
+        """Return how long the device takes for what `work` queues, by its own clock."""
+
+    @abstractmethod
     def copies(self) -> CopyQueue:
         """Return a new queue."""
 

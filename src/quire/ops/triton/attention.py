@@ -27,6 +27,7 @@ from quire.ops.triton.launch import (
     stages,
 )  # fmt: skip
 from quire.ops.triton.rows import rms_norm
+from quire.ops.triton.tuning import HeadTuning, chosen
 
 KEYS = 64
 """Keys of a tile. A row's bits depend on it and on SEGMENT, and on no other size."""
@@ -41,10 +42,18 @@ class Shape(NamedTuple):
     rows: int
     num_warps: int
     num_stages: int
+    many: bool = False
+
+    def tuned(self, sizes: HeadTuning) -> Shape:
+        """Return the shape with these sizes; 0 keeps its own. A warp has 16 rows in any case."""
+        if not self.many:
+            return self._replace(num_stages=sizes.stages or self.num_stages)
+        rows = sizes.prompt_rows or self.rows
+        return Shape(rows, rows // 16, sizes.prompt_stages or self.num_stages, True)
 
 
 FEW = Shape(64, 4, 3)
-MANY = Shape(128, 8, 3)
+MANY = Shape(128, 8, 3, True)
 WIDE = Shape(64, 4, 1)
 """Of a token's heads; of a prompt's; of float32, which has no matrix units."""
 
@@ -86,6 +95,11 @@ def rope_kv_write(
             block=power_of_two(head_dim), num_warps=1, **overlap(qkv.device),
         )  # fmt: skip
     return out
+
+
+def cache_name(cache: KVCache[Tensor]) -> str:
+    """Return the name of a cache's type, as `--kv-cache-dtype` has it."""
+    return "int4" if cache.packed else str(cache.k.dtype).removeprefix("torch.")
 
 
 def most(cache: KVCache[Tensor]) -> float:
@@ -132,6 +146,10 @@ def rotate(x: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
+WAVES = 4
+"""Programs per processor that share segments."""
+
+
 class Split(NamedTuple):
     """How many programs share the segments of a tile, and where their parts go.
 
@@ -151,14 +169,22 @@ class Split(NamedTuple):
         return self.programs > 1
 
     @classmethod
-    def of(cls, keys: int, tiles: int, shape: tuple[int, ...], device: torch.device) -> Split:
+    def of(
+        cls,
+        keys: int,
+        tiles: int,
+        shape: tuple[int, ...],
+        device: torch.device,
+        waves: int = WAVES,
+    ) -> Split:
         """Split if few tiles of at most `keys` keys would run.
 
         Args:
             shape: rows, heads, width.
+            waves: programs per processor.
         """
         segments, arrivals = -(-keys // SEGMENT), counters(device)
-        programs = min(segments, 4 * processors(device) // tiles)
+        programs = min(segments, waves * processors(device) // tiles)
         if programs <= 1 or 4 * segments * math.prod(shape) > PARTS_BYTES or tiles > COUNTERS:
             return cls(1, segments, arrivals)
         rows, heads, width = shape
@@ -199,7 +225,9 @@ def paged_attention(
     block_group = power_of_two(group)
     compute = q.dtype if cache.k.dtype == q.dtype or cache.k.itemsize == 1 else torch.float32
     block_width = max(power_of_two(width), 16)
+    sizes = chosen(q.device).heads(heads, kv_heads, width, cache_name(cache))
     shape = shape_of(meta, compute, block_group, block_width)
+    shape = shape if compute == torch.float32 else shape.tuned(sizes)
     tokens = max(shape.rows // block_group, 1)
     tiles = tables.table(meta, q.device, tables.tiles, tokens)
     # Rotated heads are rotated back, and rounded after it.
@@ -212,7 +240,8 @@ def paged_attention(
     keys = tables.longest(meta)
     if window is not None:  # and a segment of which it sees the end
         keys = min(keys, tokens + (1 if causal else 2) * window + SEGMENT)
-    split = Split.of(keys, len(tiles) * kv_heads, (len(q), heads, width), q.device)
+    waves = max(sizes.waves, 0) if sizes.waves else WAVES
+    split = Split.of(keys, len(tiles) * kv_heads, (len(q), heads, width), q.device, waves)
     kernels.attention[(len(tiles), kv_heads, split.programs)](
         q, cache.k, cache.v, cache.k_scale, cache.v_scale, cache.k_signs,
         cache.v_unit / lift(cache), sinks, meta.block_tables, tiles, out, split.arrivals,
@@ -221,8 +250,8 @@ def paged_attention(
         block_size=block_size, width=width, group=group, rows=max(shape.rows, block_group),
         block_group=block_group, block_width=block_width, keys=KEYS,
         segment=SEGMENT, causal=causal, windowed=window is not None, chunked=chunked,
-        capped=softcap is not None, split=split.on, smooth=shape is MANY and window is None,
-        packed=cache.packed, lift=lift(cache), ahead=lines(cache) if shape is not MANY else 0,
+        capped=softcap is not None, split=split.on, smooth=shape.many and window is None,
+        packed=cache.packed, lift=lift(cache), ahead=lines(cache) if not shape.many else 0,
         compute=COMPUTE[compute],
         num_warps=shape.num_warps, enable_fp_fusion=False,
         num_stages=stages(

@@ -26,6 +26,10 @@ COMPUTE: dict[torch.dtype, Any] = {
 """Torch's name of a type → Triton's."""
 
 
+REFUSALS = (RuntimeError, triton.TritonError)
+"""What a launch raises that a card cannot run, for example because it has too little memory."""
+
+
 def interpreted() -> bool:
     """Return whether Triton's interpreter runs the kernels, on the CPU."""
     return env.triton_interprets()

@@ -24,7 +24,10 @@ from quire.ops.triton.launch import (
     warps,
 )  # fmt: skip
 from quire.ops.triton.rows import UNGATED
+from quire.ops.triton.tuning import TileTuning
+from quire.ops.triton.tuning import chosen as chosen_sizes
 from quire.ops.triton.weights import CodedWeight, DeviceWeight, device_weight
+from quire.ops.tuning import Shape
 from quire.ops.weights import GATED, LinearWeight
 
 AHEAD_BYTES = 1 << 24
@@ -66,6 +69,17 @@ class Tile(NamedTuple):
     """The weight is the left operand, whose tiles have at least 64 rows."""
     early: int
     """Tiles of the weight that are read before the kernel before has ended."""
+    waves: int = 2
+    """With fewer programs per processor, each segment has a program of its own."""
+
+    def tuned(self, sizes: TileTuning) -> Tile:
+        """Return the tile with these sizes; 0 keeps its own."""
+        found = self._replace(
+            rows=sizes.rows or self.rows, columns=sizes.columns or self.columns,
+            warps=sizes.warps or self.warps, stages=sizes.stages or self.stages,
+        )  # fmt: skip
+        early = max(sizes.early, 0) if sizes.early else self.early
+        return found._replace(early=early, waves=max(sizes.waves, 0) if sizes.waves else self.waves)
 
 
 def tile(rows: int, compute: torch.dtype) -> Tile:
@@ -130,7 +144,7 @@ def product(
         elif grouping is None and rows >= DEQUANTIZED:
             weight = dequantized(weight, x.dtype)
     given, bias, width = _form(weight), weight.bias, weight.shape[1]
-    chosen = tile(grouping.tile if grouping else rows, x.dtype)
+    chosen = tile(grouping.tile, x.dtype) if grouping else _tile(weight, x, middle, rows)
     depth = 128 if given.halves else chosen.depth
     length = segment(columns, width)
     segments = -(-width // length)
@@ -138,7 +152,7 @@ def product(
     loaded = depth * chosen.rows * x.element_size() + chosen.columns * given.nbytes(depth)
     tiles_m = len(grouping.tile_experts) if grouping else -(-rows // chosen.rows)
     tiles = tiles_m * -(-columns // chosen.columns)
-    split = grouping is None and segments > 1 and tiles < 2 * processors(x.device)
+    split = grouping is None and segments > 1 and tiles < chosen.waves * processors(x.device)
     split = split and tiles <= COUNTERS
     early = chosen.early if grouping is None and (split or segments == 1) else 0
     early = min(early, (width - (segments - 1) * length if split else width) // depth)
@@ -165,6 +179,29 @@ def product(
         enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
+
+
+def tuned_shape(weight: DeviceWeight, dtype: torch.dtype, rows: int) -> Shape:
+    """Return for what `quire tune kernels` tunes products of so many rows of `dtype`."""
+    given, (columns, width), group = _form(weight), weight.shape, 1
+    name = str(dtype).removeprefix("torch.")
+    kind = f"dense.{name}"
+    if isinstance(weight, CodedWeight) and (weight.form == "int8" or rows < DEQUANTIZED):
+        stored = "uint4" if given.halves else str(weight.codes.dtype).removeprefix("torch.")
+        kind, group = f"{given.form}.{stored}.{name}", given.group
+    return "gemm", kind, columns, width, group
+
+
+def _tile(weight: DeviceWeight, x: Tensor, dtype: torch.dtype, rows: int) -> Tile:
+    """Return the tile for so many rows, with the sizes that were tuned for the weight.
+
+    Args:
+        dtype: of the rows before they are quantized.
+    """
+    own, sizes = tile(rows, x.dtype), chosen_sizes(x.device)
+    if not sizes.has_tiles:
+        return own
+    return own.tuned(sizes.tile(tuned_shape(weight, dtype, rows), rows))
 
 
 def _lines(nbytes: int) -> int:

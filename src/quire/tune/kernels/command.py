@@ -7,10 +7,12 @@ import itertools
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing.queues import Queue
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,21 +21,19 @@ from quire.bench.kernels.cases import Setting
 from quire.bench.kernels.command import check_isa, variants
 from quire.bench.kernels.rounded import load_rounded
 from quire.core.errors import ConfigError
+from quire.core.extras import require
 from quire.core.model_config import ModelConfig
 from quire.ops.native.kernels import available_isas
-from quire.ops.tuning import (
-    Shape,
-    TunedAttention,
-    TunedGemm,
-    load_tuning,
-    save_tuning,
-    tuned_folder,
-)
+from quire.ops.tuning import Shape, Tuning, load_tuning, save_tuning, tuned_folder
 from quire.system.hardware import core_cpus, detect
 from quire.system.records import dataclass
 from quire.tune.kernels.search import search
 from quire.tune.kernels.subjects import Task, attention, products
 
+if TYPE_CHECKING:
+    from quire.tune.kernels.card import Bench
+
+_ROWS = [1, 8, 32, 128]
 _TYPES = {"gemm": "quantization", "attention": "kv_cache_dtype"}
 """Op → the flag that changes it, in addition to `--dtype`."""
 
@@ -55,7 +55,7 @@ class Outcome:
 
     label: str
     shape: Shape
-    entry: TunedGemm | TunedAttention | None
+    entry: Any
 
 
 def tune(args: argparse.Namespace) -> int:
@@ -64,16 +64,64 @@ def tune(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: this machine or the engine cannot run with these flags.
     """
+    if args.device == "cuda" or (args.device == "auto" and detect().gpu is not None):
+        return _tune_card(args)
+    args.rows = args.rows or _ROWS
     isa = args.isa or available_isas()[-1]
     threads = args.num_threads or detect().cores
     _check(args, isa, threads)
     jobs = [job for op in args.op for job in _jobs(args, op, isa, threads)]
-    outcomes: list[Outcome] = []
-    for outcome in _run_all(jobs, args.jobs, threads):
+    outcomes = _printed(_run_all(jobs, args.jobs, threads))
+    _write(outcomes, load_tuning(isa, threads), args.output)
+    return 0
+
+
+def _tune_card(args: argparse.Namespace) -> int:
+    """Search for the GPU; see `tune`."""
+    given = {"--isa": args.isa, "--num-threads": args.num_threads, "--jobs": args.jobs > 1}
+    for flag, value in given.items():
+        if value:
+            raise ConfigError(
+                f"{flag} is for the kernels of CPUs, and --device is cuda.",
+                fix=f"Leave {flag} out, or use --device cpu.",
+                param=flag,
+            )
+    for module in ("torch", "triton"):
+        require(module, "--device cuda", "--device")
+    from quire.tune.kernels import card
+
+    bench = card.open_bench()
+    outcomes = _printed(_card_outcomes(args, bench))
+    _write(outcomes, bench.known(), args.output)
+    return 0
+
+
+def _card_outcomes(args: argparse.Namespace, bench: Bench) -> Iterator[Outcome]:
+    from quire.tune.kernels import card
+
+    engine = {"ops": "triton", "device": "cuda"}
+    for op, model in itertools.product(args.op, args.model):
+        for variant, config in variants(args, model, "triton", (_TYPES[op],), engine):
+            setting = card.setting_of(bench, config, variant, args)
+            for task in (card.products if op == "gemm" else card.attention)(bench, setting):
+                report = partial(_left_out, task.label)
+                subject = card.sound(bench, task.subject, report)
+                found = search(subject, args.repetitions, args.seconds)
+                found = card.confirmed(bench, subject, found, report)
+                yield Outcome(task.label, task.shape, None if found is None else task.entry(found))
+
+
+def _left_out(label: str, why: str) -> None:
+    print(f"{label}: {why}", flush=True)
+
+
+def _printed(found: Iterable[Outcome]) -> list[Outcome]:
+    """Return the outcomes, each printed as soon as it is there."""
+    outcomes = []
+    for outcome in found:
         outcomes.append(outcome)
         print(_line(outcome), flush=True)
-    _write(outcomes, isa, threads, args.output)
-    return 0
+    return outcomes
 
 
 def outcomes_of(job: Job) -> Iterator[Outcome]:
@@ -150,14 +198,13 @@ def _line(outcome: Outcome) -> str:
     return f"{outcome.label}: {entry.gain:.1%} faster with {chosen}"
 
 
-def _write(outcomes: list[Outcome], isa: str, threads: int, output: Path | None) -> None:
+def _write(outcomes: list[Outcome], known: Tuning[Any, Any], output: Path | None) -> None:
     """Replace the entries of these shapes in the tuning file."""
-    known = load_tuning(isa, threads)
     entries = [outcome.entry for outcome in outcomes if outcome.entry is not None]
     found = known.with_results(
         {outcome.shape for outcome in outcomes},
-        [entry for entry in entries if isinstance(entry, TunedGemm)],
-        [entry for entry in entries if isinstance(entry, TunedAttention)],
+        [entry for entry in entries if entry.shape[0] == "gemm"],
+        [entry for entry in entries if entry.shape[0] == "attention"],
     )
     print(f"{len(entries)} of {len(outcomes)} gained.", end=" ")
     if found == known:

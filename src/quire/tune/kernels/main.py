@@ -16,10 +16,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = Flags(parser)
     add("--model", ["qwen3-0.6b"], "presets or models whose shapes to tune")
     add("--op", OPS, "what to tune (default: both)", choices=OPS)
+    devices = ("auto", "cpu", "cuda")
+    add("--device", "auto", "whose kernels to tune: a GPU's if there is one", choices=devices)
     add(
         "--rows",
-        [1, 8, 32, 128],
-        "ends of the row ranges that are tuned separately: 1 8 32 means 1, 2 to 8, and 9 to 32",
+        None,
+        "ends of the row ranges that are tuned separately: 1 8 32 means 1, 2 to 8, and 9 to 32 "
+        "(default: 1 8 32 128; on a GPU 1 16 64 255 2048)",
+        type=count,
+        nargs="+",
     )
     add("--context", [1024], "tokens of context for attention")
     choices.add_flags(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from quire.bench.kernels.case import Call
 from quire.bench.kernels.timing import Clock
@@ -28,6 +29,19 @@ Times = list[list[float]]
 """Seconds by call and round."""
 
 
+class Repeats(Protocol):
+    """Times a call under the values in force.
+
+    Attributes:
+        samples: seconds per call.
+    """
+
+    samples: list[float]
+
+    def repeat(self) -> None:
+        """Time one more repetition."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """Calls that are tuned together.
@@ -36,11 +50,13 @@ class Subject:
         calls: calls with rotating arguments, of equal weight; none may become slower.
         fields: field → values to try.
         apply: sets values for the following calls.
+        clock: times a call for about so many seconds per repetition.
     """
 
     calls: Sequence[Call]
     fields: Mapping[str, Sequence[int]]
     apply: Callable[[Values], None]
+    clock: Callable[[Call, float], Repeats] = Clock
 
 
 @dataclass(frozen=True)
@@ -89,7 +105,7 @@ class Race:
     def __init__(self, subject: Subject, seconds: float) -> None:
         self._subject = subject
         subject.apply({})
-        self._clocks = [Clock(call, seconds) for call in subject.calls]
+        self._clocks = [subject.clock(call, seconds) for call in subject.calls]
 
     def run(self, settings: Sequence[Values], rounds: int) -> list[Times]:
         """Return the times of each setting; every other round runs in reverse order."""

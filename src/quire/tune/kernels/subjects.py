@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire.bench.kernels import attention as attention_cases
 from quire.bench.kernels import cases as product_cases
@@ -51,7 +51,7 @@ class Task:
     label: str
     shape: Shape
     subject: Subject
-    entry: Callable[[Found], TunedGemm | TunedAttention]
+    entry: Callable[[Found], Any]
 
 
 def ranges(last_rows: Sequence[int]) -> list[tuple[int, int]]:
@@ -59,19 +59,32 @@ def ranges(last_rows: Sequence[int]) -> list[tuple[int, int]]:
     return [(before + 1, last) for before, last in pairwise([0, *sorted(set(last_rows))])]
 
 
-def products(setting: Setting) -> Iterator[Task]:
+class Product(NamedTuple):
+    """A linear layer with a range of rows.
+
+    Attributes:
+        weights: equal ones, through which the calls rotate.
+        rows: first and last of the range.
+        calls: products with both.
+    """
+
+    label: str
+    weights: list[LinearWeight]
+    rows: tuple[int, int]
+    calls: list[Call]
+
+
+def layers(setting: Setting) -> Iterator[Product]:
     """Yield each linear layer with each row range; `setting.rows` are the ranges' ends.
 
     A range is tuned at its first and its last number of rows together.
     """
-    packed: list[PackedLinear] = []
+    packed: list[LinearWeight] = []
     pack = setting.ops.pack_linear
 
     def remembered(*args: Any, **kwargs: Any) -> LinearWeight:
-        made = pack(*args, **kwargs)
-        assert isinstance(made, PackedLinear)
-        packed.append(made)
-        return made
+        packed.append(pack(*args, **kwargs))
+        return packed[-1]
 
     parts = ranges(setting.rows)
     ends = sorted({end for part in parts for end in part})
@@ -84,7 +97,13 @@ def products(setting: Setting) -> Iterator[Task]:
             if last in known:
                 calls = [known[rows].call for rows in dict.fromkeys((first, last))]
                 label = f"gemm {cases[0].name} {cases[0].shape}, rows {first} to {last}"
-                yield _product(label, weights, (first, last), calls, setting.variant.isa)
+                yield Product(label, weights, (first, last), calls)
+
+
+def products(setting: Setting) -> Iterator[Task]:
+    """Yield the linear layers as tasks; see `layers`."""
+    for found in layers(setting):
+        yield _product(found, setting.variant.isa)
 
 
 def attention(setting: Setting, threads: int) -> Iterator[Task]:
@@ -131,13 +150,9 @@ def attention(setting: Setting, threads: int) -> Iterator[Task]:
     yield Task(label, ("attention", *heads, kv_dtype), subject, entry)
 
 
-def _product(
-    label: str,
-    weights: Sequence[PackedLinear],
-    rows: tuple[int, int],
-    calls: Sequence[Call],
-    isa: str,
-) -> Task:
+def _product(product: Product, isa: str) -> Task:
+    label, _, rows, calls = product
+    weights = [weight for weight in product.weights if isinstance(weight, PackedLinear)]
     one = weights[0]
     (n, k), kind, group = one.shape, one.kind, one.group
 

@@ -1,0 +1,226 @@
+"""`quire tune kernels` on a GPU: its values change no bit; the fake device times them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from msgspec import structs
+
+from quire.bench.kernels import case
+from quire.cli.main import main
+from quire.ops.graphs import Graph
+from quire.ops.metadata import AttentionRules
+from quire.ops.triton import attention, linear, tuning
+from quire.ops.triton.provider import TritonOps
+from quire.ops.triton.tuning import HeadTuning, TileTuning, TunedHeads, TunedTile
+from quire.ops.triton.weights import device_weight
+from quire.ops.tuning import save_tuning
+from quire.system.gpu import Gpu
+from quire.tune.kernels import card
+from tests.fake_device import FakeDevice
+from tests.triton.on_fake_device import Launches, launching
+from tests.triton.test_attention import filled, metadata
+from tests.triton.test_products import quantized, rows
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def own_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("QUIRE_CACHE_DIR", str(tmp_path))
+    yield
+    tuning.chosen.cache_clear()
+
+
+TILES = [
+    {"columns": 64}, {"columns": 256}, {"warps": 4}, {"stages": 5}, {"early": -1}, {"early": 4},
+    {"waves": -1}, {"waves": 8}, {"rows": 64}, {"rows": 256},
+    {"columns": 64, "rows": 64, "waves": -1, "early": 3, "warps": 4, "stages": 2},
+]  # fmt: skip
+SOON = (0, 6, 10)
+
+
+@pytest.mark.parametrize("form", ["dense", "zeros", "int8"])
+@pytest.mark.parametrize(
+    "values",
+    [TILES[i] if i in SOON else pytest.param(TILES[i], marks=pytest.mark.slow)
+     for i in range(len(TILES))],
+    ids=str,
+)  # fmt: skip
+def test_values_of_products_change_no_bit(
+    form: str, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear, "segment", lambda columns, width: 128)
+    ops = TritonOps()
+    weight = rows(200, 300, 8).numpy() if form == "dense" else quantized(form, 200, 300, seed=8)
+    packed = ops.pack_linear(weight, epilogue="silu_mul")
+    for count in (3, 70):
+        x = rows(count, 300, seed=10).half()
+        own = ops.linear(x, packed)
+        _, kind, n, k, group = linear.tuned_shape(device_weight(packed), x.dtype, count)
+        entry = TunedTile(kind, n, k, group, (1, 99), TileTuning(**values), 0.0)
+        chosen = tuning.chosen(CPU)
+        chosen.use(structs.replace(tuning.untuned(CPU), gemm=[entry]))
+        used = seen(monkeypatch, "product", lambda x=x: ops.linear(x, packed))
+        assert torch.equal(used.result, own)
+        assert used.differs, "the values reach the launch"
+        chosen.use(tuning.untuned(CPU))
+
+
+class Seen:
+    """The result of a call, and whether its launch differs from the one before."""
+
+    def __init__(self, result: torch.Tensor, *, differs: bool) -> None:
+        self.result, self.differs = result, differs
+
+
+def seen(monkeypatch: pytest.MonkeyPatch, name: str, call: Callable[[], torch.Tensor]) -> Seen:
+    """Call with the sizes in force, and compare the launches with those of the kernel's own."""
+    from triton.runtime.interpreter import InterpretedFunction
+
+    launches: list[Any] = []
+    run = InterpretedFunction.run
+
+    def recorded(self: Any, *args: Any, grid: Any, **given: Any) -> Any:
+        if self.fn.__name__ == name:
+            launches.append((grid, {k: v for k, v in given.items() if k != "warmup"}))
+        return run(self, *args, grid=grid, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(InterpretedFunction, "run", recorded)
+        result = call()
+        patch.setattr(tuning.Chosen, "has_tiles", False)
+        patch.setattr(tuning.Chosen, "heads", lambda *_: HeadTuning())
+        call()
+    return Seen(result, differs=launches[0] != launches[1])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"stages": 1}, {"waves": -1}, {"waves": 1}, {"prompt_rows": 64, "prompt_stages": 2}],
+    ids=str,
+)
+def test_values_of_attention_change_no_bit(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "SEGMENT", 64)
+    new = [40, 3] if "prompt_rows" in values else [1, 1]
+    meta = metadata([150, 70], new, 16)
+    cache = filled("float16", meta, 4, 2, 16, torch.float16)
+    q = torch.randn(sum(new), 4, 16, generator=torch.Generator().manual_seed(5)).half()
+    rules = AttentionRules(0.2)
+    own = attention.paged_attention(q, cache, meta, rules)
+    entry = TunedHeads(4, 2, 16, "float16", HeadTuning(**values), 0.0)
+    tuning.chosen(CPU).use(structs.replace(tuning.untuned(CPU), attention=[entry]))
+    used = seen(monkeypatch, "attention", lambda: attention.paged_attention(q, cache, meta, rules))
+    assert torch.equal(used.result, own)
+    assert used.differs
+
+
+class TimedGraph:
+    def __init__(self, device: TimedDevice, cost: float) -> None:
+        self._device, self._cost = device, cost
+
+    def replay(self) -> None:
+        self._device.now += self._cost
+
+
+class TimedDevice(FakeDevice):
+    """Its graphs take as long as `cost` says of their launches."""
+
+    def __init__(self, cost: Callable[[tuple[Any, ...]], float]) -> None:
+        super().__init__(zeros=True)
+        self.now, self.launches = 0.0, Launches(run=False)
+        self._cost = cost
+
+    def capture(self, work: Callable[[], object]) -> Graph:
+        begin = len(self.launches.seen)
+        super().capture(work)
+        return TimedGraph(self, sum(map(self._cost, self.launches.seen[begin:])))
+
+    def seconds(self, work: Callable[[], object]) -> float:
+        begin = self.now
+        work()
+        return self.now - begin
+
+
+def tune(
+    monkeypatch: pytest.MonkeyPatch, cost: Callable[[tuple[Any, ...]], float], *flags: str
+) -> int:
+    device = TimedDevice(cost)
+    monkeypatch.setattr("quire.system.hardware.detect_gpu", lambda: Gpu("fake", 2**34))
+    monkeypatch.setattr("quire.ops.providers.open_device", lambda name, card=0: device)
+    monkeypatch.setattr(card, "UNCACHED", 1)
+    monkeypatch.setattr(case, "_MAX_COPIES", 2)
+    monkeypatch.setattr(card, "load", lambda empty, read: empty)
+    given = ["--model", "embedded", "--repetitions", "3", "--seconds", "1e-6", "--context", "32"]
+    with (
+        launching(device, monkeypatch, run=False) as device.launches,
+        device.watching(),
+        torch.inference_mode(),
+    ):
+        return main(["tune", "kernels", *given, *flags])
+
+
+def test_the_card_s_clock_chooses(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Products like five stages, prompts' attention two: the file says so, and nothing else."""
+
+    def cost(launch: tuple[Any, ...]) -> float:
+        name, options = launch[0], launch[-40:]
+        if name == "product":
+            return 1e-3 * (0.8 if "('num_stages', 5)" in options else 1.0)
+        return 1e-3 * (0.5 if "('num_stages', 1)" in options and name == "attention" else 1.0)
+
+    flags = "--rows", "1", "70", "--output", str(tmp_path / "found")
+    assert tune(monkeypatch, cost, *flags) == 0
+    (file,) = (tmp_path / "found").iterdir()
+    assert file.name == "lazy_interpreter.json"
+    found = tuning.read(file.read_bytes())
+    assert {entry.rows for entry in found.gemm} == {(1, 1), (2, 70)}
+    assert {entry.tuning for entry in found.gemm} == {TileTuning(stages=5)}
+    assert all(entry.gain == pytest.approx(0.25) for entry in found.gemm)
+    assert [entry.tuning for entry in found.attention] == [HeadTuning(stages=1, prompt_stages=1)]
+    out = capsys.readouterr().out
+    assert "25.0% faster with stages 5" in out
+    assert "left out" not in out
+
+
+def test_flags_of_cpus_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for flags in (("--isa", "avx2"), ("--num-threads", "1"), ("--jobs", "2")):
+        assert tune(monkeypatch, lambda launch: 1.0, *flags) == 2
+        assert f"{flags[0]} is for the kernels of CPUs" in capsys.readouterr().err
+
+
+def test_without_a_card_the_reason_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "kernels", "--device", "cuda"]) == 2
+    assert "torch sees no GPU" in capsys.readouterr().err
+
+
+def test_an_engine_on_a_card_loads_its_file(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    gpu = torch.device("cuda", 0)
+    entry = TunedTile("dense.bfloat16", 64, 32, 1, (2, 8), TileTuning(warps=4), 0.1)
+    file = save_tuning(structs.replace(tuning.untuned(gpu), gemm=[entry]))
+    assert file.name.startswith("nvidia-h200_sm90_triton-")
+    with caplog.at_level(logging.INFO):
+        chosen = tuning.chosen(gpu)
+    assert str(file) in caplog.text
+    assert chosen.tile(entry.shape, 2) == entry.tuning
+    assert chosen.tile(entry.shape, 9) == TileTuning()
+    assert chosen.tile((*entry.shape[:-1], 128), 2) == TileTuning()
+    file.write_bytes(file.read_bytes().replace(b'"warps": 4', b'"warps": 3'))
+    tuning.chosen.cache_clear()
+    assert tuning.chosen(gpu).tile(entry.shape, 2) == TileTuning()
+    assert "is not used" in caplog.text
