@@ -9,11 +9,13 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import quire
+from quire.core.extras import version_of
+from quire.explain.proc import fields, text
+from quire.explain.surroundings import family
 from quire.system import hardware
 
 _ISA_FLAGS = (
@@ -46,7 +48,7 @@ def describe_machine() -> dict[str, Any]:
         "memory_bytes": found.memory_bytes,
         "os": platform.system(),
         "python": platform.python_version(),
-        "torch": _version("torch"),
+        "torch": version_of("torch"),
         "quire": quire.__version__,
     }
 
@@ -112,24 +114,5 @@ def peak_rss_bytes() -> int:
 
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if platform.system() == "Darwin" else peak * 1024
-    total, pending = 0, [os.getpid()]
-    while pending:
-        pid = pending.pop()
-        try:
-            status = Path(f"/proc/{pid}/status").read_text()
-            threads = list(Path(f"/proc/{pid}/task").iterdir())
-            for thread in threads:
-                pending += [int(child) for child in (thread / "children").read_text().split()]
-        except OSError:
-            continue  # it has just exited
-        marks = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-        total += sum(int(mark) * 1024 for mark in marks)
-    return total
-
-
-def _version(package: str) -> str | None:
-    """Return the installed version without importing the package."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
+    each = (fields(text(Path(f"/proc/{pid}/status"))) for pid in family(os.getpid()))
+    return sum(found.get("VmHWM", 0) * 1024 for found in each)

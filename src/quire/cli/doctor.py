@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Literal
 
 from quire.core.errors import ConfigError
-from quire.core.extras import installed
+from quire.core.extras import installed, version_of
+from quire.explain.proc import text
+from quire.explain.surroundings import chosen, memory_nodes
 from quire.resolve.flags import Flags
 from quire.system import env
 from quire.system.gpu import first_gpu, why_unused
@@ -139,19 +141,12 @@ def _packages() -> Result:
 
         needed = ["numpy", "tokenizers", "msgspec", "starlette"]
     names = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in needed]
-    if missing := [name for name in names if _version(name) is None]:
+    if missing := [name for name in names if version_of(name) is None]:
         fix = f"{sys.executable} -m pip install {' '.join(missing)}"
         raise _BrokenError(f"missing: {', '.join(missing)}", fix)
-    torch = _version("torch")
+    torch = version_of("torch")
     found = f"quire {quire} and the {len(names)} that it needs"
     return f"{found}; torch {torch}" if torch else f"{found}; no torch", ""
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _native() -> Result:
@@ -220,16 +215,16 @@ def _busy() -> Result | None:
 
 
 def _governor() -> Result | None:
-    governor = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+    governor = text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"))
     if not governor:
         return None  # in a virtual machine the host decides
-    driver = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver")
+    driver = text(Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_driver"))
     slow = governor == "powersave" and "intel_pstate" not in driver
     return governor, "cpupower frequency-set -g performance" if slow else ""
 
 
 def _numa() -> Result | None:
-    nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
+    nodes = memory_nodes()
     if len(nodes) > 1:
         found = f"{len(nodes)} nodes; memory of another one is read more slowly"
         fix = "Run one engine per node: numactl --cpunodebind=0 --membind=0 quire serve …"
@@ -252,14 +247,13 @@ def _memory() -> Result:
 
 
 def _huge_pages() -> Result | None:
-    setting = _read("/sys/kernel/mm/transparent_hugepage/enabled")
+    setting = text(Path("/sys/kernel/mm/transparent_hugepage/enabled"))
     if not setting:
         return None
-    chosen = setting.partition("[")[2].partition("]")[0]
-    if chosen == "never":
+    if chosen(setting) == "never":
         found = "never: weights are read a quarter slower from small pages"
         return found, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled"
-    return chosen, ""
+    return chosen(setting), ""
 
 
 def _bandwidth(*, measure: bool) -> Result:
@@ -338,10 +332,3 @@ def _port(host: str, port: int) -> Result:
         fix = error.fix if isinstance(error, ConfigError) else None
         return what, fix or "Choose another with --port."
     return f"{host}:{port} is free", ""
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text().strip()
-    except OSError:
-        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from quire.core.errors import ConfigError
@@ -44,3 +45,11 @@ def installed(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # a parent is missing
         return False
+
+
+def version_of(package: str) -> str | None:
+    """Return a package's version, without importing it; None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

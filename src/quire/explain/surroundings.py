@@ -160,7 +160,7 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
         clock=_clock(root),
         huge_pages="refused"
         if refused
-        else _chosen(text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        else chosen(text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
         remote=_remote(pids, cpus, nodes, root) if len(nodes) > 1 else 0.0,
         nodes=max(1, len(nodes)),
         free=memory.get("MemAvailable", 0) * 1024,
@@ -350,6 +350,6 @@ def _topology(root: Path, cpu: int) -> Path:
     return root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
 
 
-def _chosen(setting: str) -> str:
+def chosen(setting: str) -> str:
     """Return the word in brackets of "always [madvise] never"."""
     return setting.partition("[")[2].partition("]")[0]

@@ -125,7 +125,7 @@ def test_busy_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "_read", lambda path: "always madvise [never]")
+    monkeypatch.setattr(doctor, "text", lambda path: "always madvise [never]")
     found = findings()["huge pages"]
     assert found.level == "warn"
     assert "madvise" in found.fix
