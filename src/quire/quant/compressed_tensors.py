@@ -27,10 +27,11 @@ from quire.core.dtypes import FLOAT8_E4M3, HostArray
 from quire.core.errors import CheckpointError
 from quire.core.quantization import Form
 from quire.core.quantized import QuantizedWeight
-from quire.quant.bits import permutation_of, unpack_rows
+from quire.quant.bits import unpack_rows
 from quire.quant.fields import Fields
 from quire.quant.fp4 import Mxfp4, Nvfp4
 from quire.quant.fp8 import Fp8
+from quire.quant.gptq import Words
 from quire.quant.scheme import FLOATS, Scheme, Stored
 from quire.system.records import dataclass
 
@@ -46,25 +47,10 @@ _FORMATS = {
 _SCALAR = ((), (1,), (1, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class PackedInt:
+class PackedInt(Words):
     """Codes of 2 to 8 `bits` in words. `group` 0 is one scale per row."""
 
-    bits: int
-    group: int
-    symmetric: bool
-    act_order: bool = False
-
-    def form(self, columns: int) -> Form:
-        group = self.group or columns
-        if self._signed:
-            return Form("int8", 8, group, permuted=self.act_order, float_activations=True)
-        second: Literal["zero", "middle"] = "middle" if self.symmetric else "zero"
-        return Form("uint8", self.bits, group, second, permuted=self.act_order)
-
-    @property
-    def _signed(self) -> bool:
-        return self.bits == 8 and self.symmetric
+    __slots__ = ()
 
     def stored(self, rows: int, columns: int) -> dict[str, Stored]:
         groups = -(-columns // (self.group or columns))
@@ -85,23 +71,12 @@ class PackedInt:
         if shape is not None and shape.tolist() != [rows, columns]:
             raise ValueError(f"weight_shape is {shape.tolist()}")
         codes = unpack_rows(tensors["weight_packed"], self.bits, columns)
-        group = self.group or columns
-        permutation = permutation_of(tensors.get("weight_g_idx"), group, columns)
-        if permutation is not None:
-            codes = codes[:, permutation]
         scale = _by_row(tensors["weight_scale"], rows)
-        if self._signed:
-            signed = (codes ^ np.uint8(128)).view(np.int8)
-            return QuantizedWeight(signed, 8, scale, group, permutation=permutation)
         if self.symmetric:
-            zero = np.full_like(scale, 1 << (self.bits - 1))
+            zero: HostArray = np.full_like(scale, 1 << (self.bits - 1))
         else:
-            packed = tensors["weight_zero_point"]
-            zero = unpack_rows(packed.T, self.bits, rows).T.astype(np.float32)
-        return QuantizedWeight(
-            np.ascontiguousarray(codes), self.bits, scale, group,
-            np.ascontiguousarray(zero), permutation=permutation,
-        )  # fmt: skip
+            zero = unpack_rows(tensors["weight_zero_point"].T, self.bits, rows).T
+        return self.weight(codes, scale, zero, tensors.get("weight_g_idx"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +284,4 @@ def _static(activations: Fields | None) -> bool:
 def _structure(weights: Fields, block: Any) -> tuple[int, int]:
     if isinstance(block, str):
         block = [int(extent) for extent in block.split("x") if extent.isdigit()]
-    good = isinstance(block, list) and len(block) == 2
-    if not good or not all(type(extent) is int and extent > 0 for extent in block):
-        raise weights.wrong("block_structure", "two positive integers")
-    return block[0], block[1]
+    return weights.extents("block_structure", block, "two positive integers")

@@ -95,6 +95,13 @@ class Fields:
             raise self.wrong(name, "-1 or a multiple of 8")
         return 0 if value == -1 else value
 
+    def extents(self, name: str, value: Any, wanted: str) -> tuple[int, int]:
+        """Return the field's `value` if it is two positive integers, which is what is `wanted`."""
+        good = isinstance(value, list) and len(value) == 2
+        if not good or not all(type(extent) is int and extent > 0 for extent in value):
+            raise self.wrong(name, wanted)
+        return value[0], value[1]
+
     def table(self, name: str) -> Fields:
         return Fields(self.raw(name), f"{self._path}.{name}")
 

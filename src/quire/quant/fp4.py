@@ -51,8 +51,7 @@ class Mxfp4:
 
     def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         codes, scale = nibbles(tensors[self.weight]), tensors[self.scale]
-        book = np.array(E2M1, np.float32)
-        return QuantizedWeight(codes, 4, scale, 32, codebook=book)
+        return QuantizedWeight(codes, 4, scale, 32, codebook=np.array(E2M1, np.float32))
 
 
 class Mxfp4Method:

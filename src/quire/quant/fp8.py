@@ -101,7 +101,4 @@ def _block(fields: Fields, method: str) -> tuple[int, int] | None:
     size = fields.raw("weight_block_size", ())
     if not size:
         return None
-    good = isinstance(size, list) and len(size) == 2
-    if not good or not all(type(extent) is int and extent > 0 for extent in size):
-        raise fields.wrong("weight_block_size", "two positive integers, or null")
-    return size[0], size[1]
+    return fields.extents("weight_block_size", size, "two positive integers, or null")

@@ -31,34 +31,57 @@ _FORMATS = {"gptq": 1, "marlin": None, "gptq_v2": 0}
 
 
 @dataclass(frozen=True, slots=True)
-class Gptq:
-    """Packed integers of GPTQ.
+class Words:
+    """Integers of 2 to 8 `bits`, packed into words.
 
     Attributes:
-        bits: 2, 3, 4 or 8.
         group: columns that share a scale; 0 for all.
         symmetric: every zero point is in the middle.
         act_order: columns may be in any group.
-        zero_less: number that was subtracted from zero points before packing.
     """
 
     bits: int
     group: int
     symmetric: bool = True
     act_order: bool = False
-    zero_less: int = 1
 
     def form(self, columns: int) -> Form:
-        group, permuted = self.group or columns, self.act_order and self.group > 0
+        group = self.group or columns
         if self._signed:
-            return Form("int8", 8, group, permuted=permuted, float_activations=True)
+            return Form("int8", 8, group, permuted=self.act_order, float_activations=True)
         second: Literal["zero", "middle"] = "middle" if self.symmetric else "zero"
-        return Form("uint8", self.bits, group, second, permuted=permuted)
+        return Form("uint8", self.bits, group, second, permuted=self.act_order)
 
     @property
     def _signed(self) -> bool:
         """Return whether codes are signed bytes: 8 bits with a zero point of 128."""
         return self.bits == 8 and self.symmetric
+
+    def weight(
+        self, codes: HostArray, scale: HostArray, zero: HostArray, g_idx: HostArray | None
+    ) -> QuantizedWeight:
+        """Return the weight of unpacked codes [N, K], scales and zero points [N, G]."""
+        columns = codes.shape[1]
+        group = self.group or columns
+        permutation = permutation_of(g_idx, group, columns)
+        if permutation is not None:
+            codes = codes[:, permutation]
+        if self._signed:
+            signed = (codes ^ np.uint8(128)).view(np.int8)
+            return QuantizedWeight(signed, 8, scale, group, permutation=permutation)
+        codes, zero = np.ascontiguousarray(codes), np.ascontiguousarray(zero.astype(np.float32))
+        return QuantizedWeight(codes, self.bits, scale, group, zero, permutation=permutation)
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq(Words):
+    """Integers of GPTQ; `zero_less` was subtracted from zero points before packing."""
+
+    zero_less: int = 1
+
+    def form(self, columns: int) -> Form:
+        form = Words.form(self, columns)
+        return replace(form, permuted=self.act_order and self.group > 0)
 
     def stored(self, rows: int, columns: int) -> dict[str, Stored]:
         if columns * self.bits % 32 or rows * self.bits % 32:
@@ -72,21 +95,13 @@ class Gptq:
         }
 
     def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
-        group = self.group or columns
         codes = unpack_rows(tensors["qweight"].T, self.bits, columns)
         zeros = unpack_rows(tensors["qzeros"], self.bits, rows)
         zeros = (zeros + np.uint8(self.zero_less)) & np.uint8((1 << self.bits) - 1)
-        permutation = permutation_of(tensors.get("g_idx"), group, columns)
-        if permutation is not None:
-            codes = codes[:, permutation]
+        if self._signed and not (zeros == 128).all():
+            raise ValueError("qzeros are not all 128, although sym is true")
         scale = np.ascontiguousarray(tensors["scales"].T)
-        if self._signed:
-            if not (zeros == 128).all():
-                raise ValueError("qzeros are not all 128, although sym is true")
-            signed = (codes ^ np.uint8(128)).view(np.int8)
-            return QuantizedWeight(signed, 8, scale, group, permutation=permutation)
-        zero = np.ascontiguousarray(zeros.T.astype(np.float32))
-        return QuantizedWeight(codes, self.bits, scale, group, zero, permutation=permutation)
+        return self.weight(codes, scale, zeros.T, tensors.get("g_idx"))
 
 
 class GptqMethod:
