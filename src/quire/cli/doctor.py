@@ -18,12 +18,12 @@ from typing import Literal
 
 from quire.core.errors import ConfigError
 from quire.core.extras import installed, version_of
-from quire.explain.proc import text
 from quire.explain.surroundings import chosen, memory_nodes
 from quire.resolve.flags import Flags
 from quire.system import env
 from quire.system.gpu import first_gpu, why_unused
 from quire.system.hardware import cpu_name, detect
+from quire.system.proc import text
 from quire.system.records import dataclass
 
 GIB = 2**30

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from quire.explain.proc import fields, quick, text
+from quire.system.proc import fields, quick, text
 
 
 class Limit(NamedTuple):

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.explain.proc import quick
+from quire.system.proc import quick
 from quire.system.records import dataclass
 
 SYSTEM = Path("/")

@@ -17,8 +17,8 @@ import msgspec
 from quire.explain.cards import Card
 from quire.explain.cgroups import cpu_limit, cpu_weight, freezers, is_frozen, memory_wait
 from quire.explain.host import COMPUTING, SYSTEM, unread
-from quire.explain.proc import fields, listed, numbers, quick, text
 from quire.explain.python import debugging, tracing
+from quire.system.proc import fields, listed, numbers, quick, text
 from quire.system.records import dataclass
 
 _TICK = os.sysconf("SC_CLK_TCK")

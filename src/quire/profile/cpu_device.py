@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from quire.profile.device_reading import DeviceReading
+from quire.system.proc import fields, listed, text
 
 _SENSORS = {"coretemp", "k10temp", "zenpower", "cpu_thermal"}
 """The hwmon drivers that measure a CPU."""
@@ -69,17 +70,19 @@ class Cpu:
 
     def _temperature(self) -> float | None:
         found: list[float] = []
-        for sensor in self._glob("sys/class/hwmon/hwmon*"):
-            if _text(sensor / "name") in _SENSORS:
+        for sensor in listed(self._root, "sys/class/hwmon/hwmon*"):
+            if text(sensor / "name") in _SENSORS:
                 found += _numbers(sensor.glob("temp*_input"))
         if not found:
-            for zone in self._glob("sys/class/thermal/thermal_zone*"):
-                if (_text(zone / "type") or "").startswith(_ZONES):
+            for zone in listed(self._root, "sys/class/thermal/thermal_zone*"):
+                if text(zone / "type").startswith(_ZONES):
                     found += _numbers([zone / "temp"])
         return max(found) / 1e3 if found else None
 
     def _frequency(self) -> float | None:
-        khz = _numbers(self._glob("sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq"))
+        khz = _numbers(
+            listed(self._root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq")
+        )
         if khz:
             return fmean(khz) / 1e3
         mhz = [float(value) for value in self._cpuinfo_all("cpu MHz")]
@@ -88,7 +91,7 @@ class Cpu:
     def _utilization(self) -> float | None:
         """Return the share of ticks since the last reading that were not idle."""
         before = self._ticks
-        words = (_text(self._root / "proc/stat") or "").partition("\n")[0].split()
+        words = text(self._root / "proc/stat").partition("\n")[0].split()
         if len(words) < 6 or words[0] != "cpu":
             return None
         # user nice system idle iowait irq softirq steal; guests' time is in user and nice already.
@@ -100,27 +103,21 @@ class Cpu:
 
     def _memory(self) -> tuple[int | None, int | None]:
         """Return (used, total) bytes; reclaimable page cache is not used."""
-        lines = (_text(self._root / "proc/meminfo") or "").splitlines()
-        fields = {line.partition(":")[0]: line.split()[1] for line in lines if ":" in line}
-        if "MemTotal" not in fields:
+        found = fields(text(self._root / "proc/meminfo"))  # kB
+        if "MemTotal" not in found:
             return None, None
-        total = int(fields["MemTotal"]) * 1024
-        if "MemAvailable" not in fields:
-            return None, total
-        return total - int(fields["MemAvailable"]) * 1024, total
+        total = found["MemTotal"] * 1024
+        return (total - found["MemAvailable"] * 1024 if "MemAvailable" in found else None), total
 
     def _cpuinfo(self, key: str) -> str | None:
         return next(self._cpuinfo_all(key), None)
 
     def _cpuinfo_all(self, key: str) -> Iterator[str]:
         """Return the values of `key` for each processor."""
-        for line in (_text(self._root / "proc/cpuinfo") or "").splitlines():
+        for line in text(self._root / "proc/cpuinfo").splitlines():
             name, _, value = line.partition(":")
             if name.strip() == key:
                 yield value.strip()
-
-    def _glob(self, pattern: str) -> list[Path]:
-        return sorted(self._root.glob(pattern))
 
 
 class _EnergyCounter:
@@ -152,22 +149,13 @@ def _energy_zones(root: Path) -> list[Path]:
     AMD's counters have the same name. Cores and graphics are in their package; "psys" holds
     everything and is on few machines.
     """
-    zones = sorted(root.glob("sys/class/powercap/intel-rapl:*"))
-    return [zone for zone in zones if (_text(zone / "name") or "").startswith(("package", "dram"))]
-
-
-def _text(path: Path) -> str | None:
-    """Return a file's text, stripped; None if it is missing or unreadable."""
-    try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+    zones = listed(root, "sys/class/powercap/intel-rapl:*")
+    return [zone for zone in zones if text(zone / "name").startswith(("package", "dram"))]
 
 
 def _number(path: Path) -> float | None:
-    text = _text(path)
     try:
-        return None if text is None else float(text)
+        return float(text(path))
     except ValueError:
         return None
 

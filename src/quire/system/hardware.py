@@ -7,6 +7,7 @@ import platform
 from pathlib import Path
 
 from quire.system.gpu import Gpu, detect_gpu
+from quire.system.proc import fields, text
 from quire.system.records import dataclass
 
 AVAILABLE_SHARE = 0.9
@@ -32,10 +33,10 @@ class Hardware:
 
 def detect() -> Hardware:
     """Read the machine; the smaller of the host's and the cgroup's memory limits applies."""
-    meminfo = _meminfo()
-    page_total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    total = meminfo.get("MemTotal", page_total)
-    available = meminfo.get("MemAvailable", total)
+    meminfo = fields(text(Path("/proc/meminfo")))  # kB; empty on macOS
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = meminfo["MemTotal"] * 1024 if "MemTotal" in meminfo else pages
+    available = meminfo["MemAvailable"] * 1024 if "MemAvailable" in meminfo else total
     limit, used = _cgroup_memory()
     if limit is not None and limit < total:
         total, available = limit, min(available, max(0, limit - used))
@@ -49,7 +50,7 @@ def cpu_name() -> str:
 
 def cpu_facts() -> dict[str, str]:
     """Return the first processor's fields of `/proc/cpuinfo`; empty without that file."""
-    first = _read(Path("/proc/cpuinfo")).split("\n\n")[0]
+    first = text(Path("/proc/cpuinfo")).split("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
@@ -64,7 +65,7 @@ def core_cpus() -> list[list[int]]:
     topology = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     cores: dict[str, list[int]] = {}
     for cpu in sorted(os.sched_getaffinity(0), key=lambda cpu: (_node(cpu), cpu)):
-        cores.setdefault(_read(Path(topology.format(cpu))) or str(cpu), []).append(cpu)
+        cores.setdefault(text(Path(topology.format(cpu))) or str(cpu), []).append(cpu)
     return list(cores.values())
 
 
@@ -79,25 +80,15 @@ def _cores() -> int:
     cores = core_cpus()
     if not cores:
         return os.cpu_count() or 1
-    quota, _, period = _read(_cgroup("cpu.max")).partition(" ")
+    quota, _, period = text(_cgroup("cpu.max")).partition(" ")
     if quota.isdigit() and period.isdigit():
         return max(1, min(len(cores), -(-int(quota) // int(period))))
     return len(cores)
 
 
-def _meminfo() -> dict[str, int]:
-    """Return `/proc/meminfo` in bytes; empty if it does not exist (macOS)."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return {}
-    fields = (line.split() for line in lines)
-    return {f[0].rstrip(":"): int(f[1]) * 1024 for f in fields if len(f) == 3}
-
-
 def _cgroup_memory() -> tuple[int | None, int]:
     """Return (limit, used) bytes of this process's cgroup v2; (None, 0) without a limit."""
-    limit, used = _read(_cgroup("memory.max")), _read(_cgroup("memory.current"))
+    limit, used = text(_cgroup("memory.max")), text(_cgroup("memory.current"))
     if not (limit.isdigit() and used.isdigit()):
         return None, 0
     return int(limit), int(used)
@@ -109,14 +100,6 @@ def _cgroup(name: str) -> Path:
     A container may see only its part of the tree, as the root.
     """
     base = Path("/sys/fs/cgroup")
-    own = _read(Path("/proc/self/cgroup")).rpartition("\n")[2].rpartition(":")[2]
+    own = text(Path("/proc/self/cgroup")).rpartition("\n")[2].rpartition(":")[2]
     file = base / own.lstrip("/") / name
     return file if file.exists() else base / name
-
-
-def _read(path: Path) -> str:
-    """Return a file's text, stripped; empty if it does not exist."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -15,7 +15,7 @@ SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The files of a machine with eight CPUs, nothing in them yet."""
     contents: dict[str, str] = {}
-    monkeypatch.setattr(hardware, "_read", lambda path: contents.get(str(path), ""))
+    monkeypatch.setattr(hardware, "text", lambda path: contents.get(str(path), ""))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     return contents
 
