@@ -3,11 +3,7 @@
 from typing import Any
 
 from quire.core.beam_search import BeamSearchParams
-from quire.core.sampling_params import (
-    RepetitionDetectionParams,
-    RequestOutputKind,
-    SamplingParams,
-)
+from quire.core.sampling_params import RepetitionDetectionParams, RequestOutputKind, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks
 
 __all__ = [

@@ -263,8 +263,7 @@ def _options(args: argparse.Namespace) -> Options:
     model = given.model if preset else os.path.abspath(given.model)
     if not preset and not Path(model).exists():
         raise ConfigError(
-            f"{given.model} is neither a preset nor a folder nor a file.",
-            param="--model",
+            f"{given.model} is neither a preset nor a folder nor a file.", param="--model"
         )
     return Options(
         model=model,

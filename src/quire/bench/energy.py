@@ -21,9 +21,7 @@ class EnergyMeter:
     """
 
     def __init__(
-        self,
-        found: Sequence[Device] | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        self, found: Sequence[Device] | None = None, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self._devices = devices() if found is None else found
         self._clock = clock

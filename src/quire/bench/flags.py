@@ -63,11 +63,7 @@ def interference(add: Flags) -> None:
         64,
         "tokens per stream before the first arrival and after the last, as the baseline",
     )
-    add(
-        "--num-arrivals",
-        2,
-        "prompts that arrive, each after the first token of the one before",
-    )
+    add("--num-arrivals", 2, "prompts that arrive, each after the first token of the one before")
     add("--arrival-len", 4096, "tokens of an arriving prompt")
     add(
         "--budgets",
@@ -123,11 +119,7 @@ def compare(add: Flags) -> None:
 
 
 def quality(add: Flags) -> None:
-    add(
-        "--model",
-        ["embedded", "embedded-draft"],
-        "built-in names, folders, files or hub ids",
-    )
+    add("--model", ["embedded", "embedded-draft"], "built-in names, folders, files or hub ids")
     add(
         "--original",
         None,

@@ -127,10 +127,7 @@ _FLAGS: dict[str, tuple[str, Callable[[Flags], None]]] = {
     ),
     "throughput": ("many prompts offline: tokens and requests per second", flags.throughput),
     "serve": ("many streaming clients of an OpenAI-compatible server", serve_flags.add_serve),
-    "interference": (
-        "the wait of decoding streams while long prompts arrive",
-        flags.interference,
-    ),
+    "interference": ("the wait of decoding streams while long prompts arrive", flags.interference),
     "startup": ("from process start to first token, phase by phase", flags.startup),
     "kernels": (
         "single ops at the shapes of real models, against the machine's limits",

@@ -26,12 +26,7 @@ of a latency is one over it."""
 
 
 def prove(
-    args: EngineArgs,
-    changes: Sequence[Change],
-    demand: Demand,
-    *,
-    repetitions: int,
-    served: bool,
+    args: EngineArgs, changes: Sequence[Change], demand: Demand, *, repetitions: int, served: bool
 ) -> list[Proof]:
     """Measure the gain of each change alone.
 

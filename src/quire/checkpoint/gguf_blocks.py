@@ -42,11 +42,7 @@ from quire.core.quantized import Floats, QuantizedWeight
 IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MXFP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the values of e2m1, as in ggml; the scale is half as large."""
-_CODEBOOKS = {
-    "iq4_nl": IQ4_VALUES,
-    "e2m1x2": MXFP4_VALUES,
-    **LATTICE_VALUES,
-}
+_CODEBOOKS = {"iq4_nl": IQ4_VALUES, "e2m1x2": MXFP4_VALUES, **LATTICE_VALUES}
 _TERNARY = ("TQ1_0", "TQ2_0")
 
 

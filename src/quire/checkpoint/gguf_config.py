@@ -210,10 +210,7 @@ def _layer_normed(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
 def _gemma(meta: Metadata, config: dict[str, Any]) -> dict[str, Any]:
     """Return Gemma's fields; those missing in the file are constants of the family."""
     heads, head_dim = config["num_attention_heads"], config["head_dim"]
-    changes: dict[str, Any] = {
-        "hidden_act": None,
-        "hidden_activation": "gelu_pytorch_tanh",
-    }
+    changes: dict[str, Any] = {"hidden_act": None, "hidden_activation": "gelu_pytorch_tanh"}
     if meta.architecture == "gemma":
         return changes
     wide = config["num_hidden_layers"] == WIDEST_LAYERS[meta.architecture]

@@ -50,11 +50,7 @@ class StepCost(Protocol):
     """Predicts a step's seconds on the executor."""
 
     def seconds(
-        self,
-        num_tokens: int,
-        num_seqs: int,
-        context_tokens: int,
-        attended: int | None = None,
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
     ) -> float:
         """Predict one step.
 
@@ -232,20 +228,12 @@ class RooflineCost:
     sum_token_seconds: float = 0.0
 
     def seconds(
-        self,
-        num_tokens: int,
-        num_seqs: int,
-        context_tokens: int,
-        attended: int | None = None,
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
     ) -> float:
         return self.parts(num_tokens, num_seqs, context_tokens, attended).seconds()
 
     def parts(
-        self,
-        num_tokens: int,
-        num_seqs: int,
-        context_tokens: int,
-        attended: int | None = None,
+        self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
     ) -> StepParts:
         """Return what `seconds` adds up."""
         if num_tokens == 0:

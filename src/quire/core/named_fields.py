@@ -49,11 +49,7 @@ class NamedFields(msgspec.StructMeta):
 
 
 def _check(
-    kind: str,
-    name: str,
-    value: object,
-    elsewhere: Mapping[str, Elsewhere],
-    known: tuple[str, ...],
+    kind: str, name: str, value: object, elsewhere: Mapping[str, Elsewhere], known: tuple[str, ...]
 ) -> None:
     """Raise `InvalidRequestError` unless the field is in `elsewhere` and its value neutral."""
     found = elsewhere.get(name)

@@ -31,8 +31,7 @@ def compute_apart(
         Exception: another exception than `ForwardError` from `compute`.
     """
     output = ModelOutput(
-        np.full((len(step.request_ids), step.width), -1, dtype=np.int64),
-        **error.copied,
+        np.full((len(step.request_ids), step.width), -1, dtype=np.int64), **error.copied
     )
     sharing = _sharing(step)
     lost: set[str] = set()

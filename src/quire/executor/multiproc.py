@@ -17,13 +17,7 @@ from quire.core.lora import LoRARequest
 from quire.core.messages import StageStats
 from quire.core.op_profile import OpProfile
 from quire.core.sampling_params import SamplingParams
-from quire.executor.base import (
-    ForwardError,
-    Pending,
-    Prepare,
-    RemoteError,
-    StepSkippedError,
-)
+from quire.executor.base import ForwardError, Pending, Prepare, RemoteError, StepSkippedError
 from quire.executor.cluster import Cluster
 from quire.executor.facts import summed_facts
 from quire.executor.frames import Call, Landed, Outcome, Step

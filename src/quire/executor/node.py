@@ -29,14 +29,7 @@ from quire.executor.joining import (
 )
 from quire.executor.peers import shared_bytes
 from quire.models.weights.shares import worker_grid
-from quire.parallel.handshake import (
-    Doorman,
-    HandshakeError,
-    Reminder,
-    at,
-    dial,
-    reachable,
-)
+from quire.parallel.handshake import Doorman, HandshakeError, Reminder, at, dial, reachable
 from quire.parallel.heartbeat import GoodbyeError, check_peer, wait_for_loss
 from quire.parallel.shared_memory import anonymous_file
 

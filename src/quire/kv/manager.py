@@ -37,10 +37,7 @@ class KVCacheManager(PrefixCache):
     """
 
     def __init__(
-        self,
-        config: CacheConfig,
-        max_chunk: int = sys.maxsize,
-        lower: Sequence[LowerTier] = (),
+        self, config: CacheConfig, max_chunk: int = sys.maxsize, lower: Sequence[LowerTier] = ()
     ) -> None:
         super().__init__(config, lower)
         self.prefix_queries = 0

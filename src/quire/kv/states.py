@@ -134,11 +134,7 @@ class StateCache:
         return self._held[request_id].table
 
     def admit(
-        self,
-        request: Request,
-        prefix: int,
-        branch: int | None,
-        stored: bytes | None = None,
+        self, request: Request, prefix: int, branch: int | None, stored: bytes | None = None
     ) -> BlockLoad | None:
         """Give a request its working slots, and the state after its first `prefix` blocks.
 

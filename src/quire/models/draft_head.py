@@ -35,12 +35,7 @@ class DraftHead:
     """
 
     def __init__(
-        self,
-        config: ModelConfig,
-        source: ParameterSource,
-        max_len: int,
-        ops: Ops,
-        target: Decoder,
+        self, config: ModelConfig, source: ParameterSource, max_len: int, ops: Ops, target: Decoder
     ) -> None:
         draft, layout = config.draft_head, Layout(config)
         assert draft is not None

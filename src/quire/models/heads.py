@@ -69,11 +69,7 @@ def names(draft: DraftHeadConfig, target: WeightNames) -> WeightNames:
         own = rf"(?:{re.escape(base)})?{re.escape(draft.prefix.removeprefix(base))}"
         ignored = rf"{target.ignored}|(?!{own}).*|{own}{_COPIES}"
     return replace(
-        target,
-        top=top,
-        layer_prefix=draft.layer_prefix,
-        base_prefix=base,
-        ignored=ignored,
+        target, top=top, layer_prefix=draft.layer_prefix, base_prefix=base, ignored=ignored
     )
 
 

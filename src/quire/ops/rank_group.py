@@ -67,12 +67,7 @@ class RankGroup:
         return y
 
     def vocab_embedding(
-        self,
-        pool: Pool,
-        ids: HostArray,
-        table: HostArray | PackedLinear,
-        first: int,
-        vocab: int,
+        self, pool: Pool, ids: HostArray, table: HostArray | PackedLinear, first: int, vocab: int
     ) -> HostArray:
         """`Ops.vocab_embedding`: each row from the rank that has it, to the bit. Every
         rank calls it with the same ids.

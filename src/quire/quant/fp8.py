@@ -25,10 +25,7 @@ from quire.quant.fields import Fields, Uniform
 from quire.quant.scheme import FLOATS, Shape, Stored
 from quire.system.records import dataclass
 
-_TYPES: dict[str, CodeType] = {
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-}
+_TYPES: dict[str, CodeType] = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
 _SCALES = (*FLOATS, "F8_E8M0", "U8")
 """U8 holds E8M0's bits, powers of two."""
 

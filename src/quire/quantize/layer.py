@@ -9,15 +9,7 @@ import numpy as np
 from quire.core.dtypes import FLOAT32, DType, Floats, converted
 from quire.core.model_config import ModelConfig
 from quire.models.layout import Layout
-from quire.models.specs import (
-    AttentionSpec,
-    LinearSpec,
-    Mixer,
-    MLPSpec,
-    MoESpec,
-    NormSpec,
-    linears,
-)
+from quire.models.specs import AttentionSpec, LinearSpec, Mixer, MLPSpec, MoESpec, NormSpec, linears
 from quire.quantize.awq import search_scale
 from quire.quantize.calibration import InputStatistics, Statistics
 from quire.quantize.recipe import Recipe

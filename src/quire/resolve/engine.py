@@ -287,10 +287,7 @@ def _tokenizer_path(args: EngineArgs, source: ModelSource) -> Path | None:
         return local
     # "dummy" reads no weights.
     found = checkpoint.resolve(
-        name,
-        load_format="dummy",
-        revision=args.tokenizer_revision,
-        download_dir=args.download_dir,
+        name, load_format="dummy", revision=args.tokenizer_revision, download_dir=args.download_dir
     ).tokenizer_path
     if found is None:
         raise value_error(args, "tokenizer", "it has no tokenizer; give a folder or a full hub id.")

@@ -73,9 +73,7 @@ class _FieldHelp(str):
 
 
 def add_flags(
-    kind: type[Any],
-    parser: argparse.ArgumentParser,
-    defaults: Mapping[str, Any] | None = None,
+    kind: type[Any], parser: argparse.ArgumentParser, defaults: Mapping[str, Any] | None = None
 ) -> None:
     """Add one flag for each field of a dataclass to `parser`, in a group "engine".
 
@@ -103,11 +101,7 @@ def add_flags(
         group.add_argument(flag, dest=field.name, default=default, help=text, **options)
         for alias in aliases:
             group.add_argument(
-                alias,
-                dest=field.name,
-                default=argparse.SUPPRESS,
-                help=argparse.SUPPRESS,
-                **options,
+                alias, dest=field.name, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **options
             )
     add_foreign_flags(parser)
 

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from quire.core.config import (
-    ON_TORCH,
-    ClusterConfig,
-    EngineConfig,
-    SchedulerConfig,
-)
+from quire.core.config import ON_TORCH, ClusterConfig, EngineConfig, SchedulerConfig
 from quire.core.errors import ConfigError
 from quire.models.stages import partition
 from quire.models.weights.shares import worker_configs

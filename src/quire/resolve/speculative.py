@@ -89,7 +89,7 @@ def parse_speculative_config(
     if config.num_speculative_tokens >= max_num_batched_tokens:
         raise _error(
             f"num_speculative_tokens is {config.num_speculative_tokens}, but a step has at most "
-            f"{max_num_batched_tokens} tokens (max_num_batched_tokens).",
+            f"{max_num_batched_tokens} tokens (max_num_batched_tokens)."
         )
     if config.synthetic_acceptance:
         notes.append(f"{FLAG}: synthetic acceptance is for measurements; the answers are wrong.")
@@ -196,7 +196,7 @@ def _check(config: SpeculativeConfig) -> None:
         if not last < begin <= end or not 0 <= drafts <= config.num_speculative_tokens:
             raise _error(
                 f"num_speculative_tokens_per_batch_size has {list(row)}; it needs ascending "
-                "[first batch size, last one, drafts], with at most num_speculative_tokens drafts.",
+                "[first batch size, last one, drafts], with at most num_speculative_tokens drafts."
             )
         last = end
 

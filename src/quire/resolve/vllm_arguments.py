@@ -31,10 +31,7 @@ _TASKS = {
     "score": {"runner": "pooling"},
 }
 """vLLM's old `task` in today's fields."""
-_OF_CONFIG_JSON = {
-    "rope_scaling": '{"rope_type": "yarn", "factor": 4.0}',
-    "rope_theta": "1000000",
-}
+_OF_CONFIG_JSON = {"rope_scaling": '{"rope_type": "yarn", "factor": 4.0}', "rope_theta": "1000000"}
 """Older flags that are fields of config.json, each with an example."""
 _READERS = ("bitsandbytes", "fastsafetensors", "instanttensor", "mistral", "runai_streamer")
 OTHER_VALUES: dict[str, tuple[dict[Any, Any], str]] = {

@@ -15,10 +15,7 @@ from quire.core.errors import ConfigError
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-_SHORT = {
-    "enable_expert_parallel": ["-ep"],
-    "decode_context_parallel_size": ["-dcp"],
-}
+_SHORT = {"enable_expert_parallel": ["-ep"], "decode_context_parallel_size": ["-dcp"]}
 """vLLM's short spellings."""
 PREFIX = "vllm."
 """Prefix of their names in a namespace."""
@@ -299,11 +296,7 @@ def add_foreign_flags(parser: ArgumentParser) -> None:
 
     for name, foreign in FOREIGN.items():
         spellings = [f"--{name.replace('_', '-')}", f"--{name}", *_SHORT.get(name, ())]
-        hidden: dict[str, Any] = {
-            "dest": PREFIX + name,
-            "default": SUPPRESS,
-            "help": SUPPRESS,
-        }
+        hidden: dict[str, Any] = {"dest": PREFIX + name, "default": SUPPRESS, "help": SUPPRESS}
         if name == "hf_token":  # without a value: that of `hf auth login`
             parser.add_argument(*spellings, nargs="?", const=True, **hidden)
         elif foreign.switch:

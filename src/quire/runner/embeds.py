@@ -62,11 +62,7 @@ class RowGiver:
     """
 
     def __init__(
-        self,
-        states: SequenceStates,
-        decoder: Decoder,
-        ops: Ops,
-        encoder: EncoderCache | None,
+        self, states: SequenceStates, decoder: Decoder, ops: Ops, encoder: EncoderCache | None
     ) -> None:
         self._states = states
         self._decoder = decoder
@@ -212,11 +208,7 @@ class RowGiver:
         return ops.numpy(embedding.scaled(ops, ops.array(wide)))
 
     def _rotations(
-        self,
-        step: SchedulerOutput,
-        slots: Column,
-        inputs: StepInputs,
-        axes: NDArray[np.int64],
+        self, step: SchedulerOutput, slots: Column, inputs: StepInputs, axes: NDArray[np.int64]
     ) -> Array:
         """Return each token's row of cosines and sines, turned by three positions."""
         positions = np.tile(self._ops.numpy(inputs.positions), (3, 1))

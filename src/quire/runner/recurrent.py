@@ -63,11 +63,7 @@ class StateSlotTables:
         self._native.undo()
 
     def next_pass(
-        self,
-        rows: Column,
-        starts: Column,
-        loc: NDArray[np.int32],
-        drafts: Column | None = None,
+        self, rows: Column, starts: Column, loc: NDArray[np.int32], drafts: Column | None = None
     ) -> tuple[NDArray[np.int32], Slots]:
         """Choose the slots of a pass over sequences in `rows`, int64 [B].
 

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from quire.core.batch import (
-    Column,
-    ModelOutput,
-    SchedulerOutput,
-    StepTimes,
-    token_columns,
-)
+from quire.core.batch import Column, ModelOutput, SchedulerOutput, StepTimes, token_columns
 from quire.core.config import EngineConfig, StateConfig
 from quire.core.dtypes import dtype_of
 from quire.ops.array import Array

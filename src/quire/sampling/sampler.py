@@ -154,11 +154,7 @@ class Sampler:
                 result.errors[row.row] = _no_token(self._ops.numpy(logits[row.row]), row)
 
     def _add_logprobs(
-        self,
-        logits: Array,
-        batch: SamplingBatch,
-        rows: list[SampleRow],
-        result: SampleResult,
+        self, logits: Array, batch: SamplingBatch, rows: list[SampleRow], result: SampleResult
     ) -> None:
         counts: dict[int, int] = {}
         for row in batch.others:

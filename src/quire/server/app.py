@@ -150,10 +150,7 @@ def _middleware(
                 expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
             )
         )
-    found += [
-        Middleware(RequestIdMiddleware),
-        Middleware(LastResortMiddleware),
-    ]
+    found += [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
     if options.api_keys:
         found.append(Middleware(ApiKeyMiddleware, keys=tuple(options.api_keys)))
     return found

@@ -45,11 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--num-prompts", 1000, "requests")
     text = "requests per second; inf sends each as soon as a client is free"
     add("--request-rate", math.inf, text, metavar="R")
-    add(
-        "--burstiness",
-        1.0,
-        "shape of the gamma distribution of the gaps; 1 is a Poisson process",
-    )
+    add("--burstiness", 1.0, "shape of the gamma distribution of the gaps; 1 is a Poisson process")
     add("--num-clients", None, "requests at once (default: no limit)", type=count)
     add("--input-len", 128, "mean prompt tokens")
     add("--output-len", 64, "mean tokens of an answer")

@@ -36,13 +36,7 @@ class HeadModel:
     """
 
     def __init__(
-        self,
-        config: EngineConfig,
-        head: DraftHead,
-        ops: Ops,
-        *,
-        num_blocks: int,
-        max_tokens: int,
+        self, config: EngineConfig, head: DraftHead, ops: Ops, *, num_blocks: int, max_tokens: int
     ) -> None:
         self.head = head
         self._caches = allocate_kv_caches(

@@ -90,9 +90,7 @@ def _head(config: EngineConfig, num_blocks: int, ops: Ops, target: Decoder) -> H
     assert draft is not None, "the draft head is not resolved"
     assert wanted is not None
     draft = replace(
-        draft,
-        scheduler=config.scheduler,
-        enable_prefix_caching=config.enable_prefix_caching,
+        draft, scheduler=config.scheduler, enable_prefix_caching=config.enable_prefix_caching
     )
     max_len = config.scheduler.max_model_len
     head = DraftHead(

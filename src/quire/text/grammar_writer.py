@@ -16,15 +16,7 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.text.call_grammars import FunctionCalls, write_calls
-from quire.text.composition import (
-    Grammar,
-    Specials,
-    StructuralTag,
-    alone,
-    composed,
-    slashes,
-    whole,
-)
+from quire.text.composition import Grammar, Specials, StructuralTag, alone, composed, slashes, whole
 from quire.text.json_schema import SchemaError, closed, rewritten, with_exponents, with_marks
 from quire.text.multiples import too_many_remainders
 from quire.text.structures import MAX_WRITTEN_BYTES, refused

@@ -12,12 +12,7 @@ from quire.bench.kernels.cases import Cases, Setting
 from quire.core.dtypes import FLOAT32, HostArray
 from quire.ops.array import Array
 from quire.ops.interface import ConvKind, Ops
-from quire.ops.metadata import (
-    AttentionMetadata,
-    StateSlots,
-    conv_state_shape,
-    matrix_state_shape,
-)
+from quire.ops.metadata import AttentionMetadata, StateSlots, conv_state_shape, matrix_state_shape
 
 Call = Callable[[Ops, Array, AttentionMetadata], object]
 """Calls an op on a state and a step."""

@@ -13,7 +13,7 @@ from quire.metrics.times import PARTS
 
 Row = dict[str, Any]
 _CIRCUMSTANCES = {
-    *("repetitions", "min", "max", "machine", "commit", "command", "note", "bench", "date"),
+    *("repetitions", "min", "max", "machine", "commit", "command", "note", "bench", "date")
 }
 _PERCENT = {"gain", "share", "spread", "drift", "top1_agreement", "non_model_share", *PARTS} - {
     "queue"

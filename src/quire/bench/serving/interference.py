@@ -146,8 +146,7 @@ class Streams:
             gaps = [after - before for before, after in pairs if begin <= before and after <= end]
         if not gaps:
             raise QuireError(
-                "No stream got two tokens within a measured interval.",
-                fix="Raise --idle-tokens.",
+                "No stream got two tokens within a measured interval.", fix="Raise --idle-tokens."
             )
         return gaps
 
@@ -178,9 +177,6 @@ async def first_token_seconds(engine: AsyncLLM, prompt: list[int]) -> float:
 
 def _generate(engine: AsyncLLM, prompt: list[int], max_tokens: int) -> Any:
     params = SamplingParams(
-        temperature=0.0,
-        max_tokens=max_tokens,
-        ignore_eos=True,
-        output_kind=RequestOutputKind.DELTA,
+        temperature=0.0, max_tokens=max_tokens, ignore_eos=True, output_kind=RequestOutputKind.DELTA
     )
     return engine.generate({"prompt_token_ids": prompt}, params)

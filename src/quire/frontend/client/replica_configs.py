@@ -16,10 +16,7 @@ def shared_memory(config: EngineConfig, count: int) -> SharedFile | None:
 
 
 def replica_configs(
-    config: EngineConfig,
-    numbers: range,
-    memory: SharedFile | None = None,
-    far: range = range(0),
+    config: EngineConfig, numbers: range, memory: SharedFile | None = None, far: range = range(0)
 ) -> list[EngineConfig]:
     """Return one configuration per replica: its own CPUs, GPUs and number; it reports its prefix
     cache.

@@ -7,8 +7,7 @@ from quire.core.model_config import ModelConfig
 from quire.models import experts, hf, latent
 
 NAMES = latent.NAMES.but(
-    experts.names("mlp") | experts.shared("mlp.shared_experts"),
-    stacked=experts.STACKED,
+    experts.names("mlp") | experts.shared("mlp.shared_experts"), stacked=experts.STACKED
 )
 DEFAULT = LatentConfig(rank=512, rope_dim=64, nope_dim=128, value_dim=128, q_rank=1536)
 

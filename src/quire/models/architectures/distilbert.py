@@ -18,11 +18,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         "intermediate_size": hf.integer(config, "hidden_dim"),
         "hidden_act": config.get("activation"),
     }
-    return bert.parse(
-        {**config, **renamed},
-        token_types=0,
-        classifier_activation="relu",
-    )
+    return bert.parse({**config, **renamed}, token_types=0, classifier_activation="relu")
 
 
 NAMES = replace(

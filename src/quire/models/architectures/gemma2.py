@@ -14,7 +14,7 @@ NAMES = llama.NAMES.but(
         "attn_post_norm": ("post_attention_layernorm",),
         "mlp_norm": ("pre_feedforward_layernorm",),
         "mlp_post_norm": ("post_feedforward_layernorm",),
-    },
+    }
 )
 
 

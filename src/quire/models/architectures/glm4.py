@@ -14,7 +14,7 @@ NAMES = llama.NAMES.but(
         "attn_post_norm": ("post_self_attn_layernorm",),
         "mlp_post_norm": ("post_mlp_layernorm",),
         "mlp.gate_up": ("mlp.gate_up_proj",),
-    },
+    }
 )
 
 

@@ -9,10 +9,7 @@ from quire.models.architectures import llama, sliding
 from quire.models.weights.stacks import Stacked
 
 NAMES = llama.NAMES.but(
-    {
-        **experts.names("mlp", "router"),
-        "attn.sinks": ("self_attn.sinks",),
-    },
+    {**experts.names("mlp", "router"), "attn.sinks": ("self_attn.sinks",)},
     stacked={
         f"mlp.experts.{name}{ours}": Stacked(
             f"mlp.experts.{name}_proj{theirs}", transposed=not ours, interleaved=name == "gate_up"

@@ -10,10 +10,7 @@ from quire.models import hf
 from quire.models.architectures import llama
 
 NAMES = llama.NAMES.but(
-    {
-        "attn.q_norm": ("self_attn.query_layernorm",),
-        "attn.k_norm": ("self_attn.key_layernorm",),
-    },
+    {"attn.q_norm": ("self_attn.query_layernorm",), "attn.k_norm": ("self_attn.key_layernorm",)}
 )
 
 

@@ -6,9 +6,7 @@ from quire.core.model_config import ModelConfig
 from quire.models import experts, hf
 from quire.models.architectures import llama
 
-NAMES = llama.NAMES.but(
-    experts.names("block_sparse_moe", parts=("w1", "w3", "w2")),
-)
+NAMES = llama.NAMES.but(experts.names("block_sparse_moe", parts=("w1", "w3", "w2")))
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:

@@ -12,7 +12,7 @@ NAMES = llama.NAMES.but(
     {
         "attn_post_norm": ("post_attention_layernorm",),
         "mlp_post_norm": ("post_feedforward_layernorm",),
-    },
+    }
 )
 
 

@@ -17,10 +17,5 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         eos=50279,
         qk_norm="full",
         **hf.attention_bias(config),
-        moe=experts.moe(
-            config,
-            ("num_local_experts", "num_experts"),
-            64,
-            experts.route(config, 8),
-        ),
+        moe=experts.moe(config, ("num_local_experts", "num_experts"), 64, experts.route(config, 8)),
     )

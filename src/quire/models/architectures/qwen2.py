@@ -11,9 +11,4 @@ KV_HEADS = 32
 
 
 def parse(config: hf.HFConfig) -> ModelConfig:
-    return llama.decoder(
-        config,
-        qkv_bias=True,
-        kv_heads=KV_HEADS,
-        **sliding.upper_layers(config),
-    )
+    return llama.decoder(config, qkv_bias=True, kv_heads=KV_HEADS, **sliding.upper_layers(config))

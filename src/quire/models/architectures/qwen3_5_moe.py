@@ -17,8 +17,5 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     # Every layer is sparse: there is no dense feed-forward, and no field of its width.
     config = {**config, "norm_topk_prob": True, "intermediate_size": 1}
     return qwen3_next.parse_hybrid(
-        config,
-        grouped=False,
-        kv_heads=2,
-        **qwen3_next.sparse(config, (256, 8)),
+        config, grouped=False, kv_heads=2, **qwen3_next.sparse(config, (256, 8))
     )

@@ -18,13 +18,10 @@ NAMES = qwen2_moe.NAMES.but(
         "recurrent.bias": ("linear_attn.dt_bias",),
         "recurrent.norm": ("linear_attn.norm",),
         "recurrent.out": ("linear_attn.out_proj",),
-    },
+    }
 )
 MTP = "mtp"
-KINDS: dict[str, SubLayerKind] = {
-    "full_attention": "attention",
-    "linear_attention": "recurrent",
-}
+KINDS: dict[str, SubLayerKind] = {"full_attention": "attention", "linear_attention": "recurrent"}
 
 
 def parse_hybrid(config: hf.HFConfig, *, grouped: bool, **differences: Any) -> ModelConfig:

@@ -160,9 +160,7 @@ def _shared_moe(moe: MoEConfig, ranks: int) -> MoEConfig:
         if width % ranks:
             raise _error(ranks, f"the experts' inner layer of {width} cannot be dealt out evenly.")
     return replace(
-        moe,
-        intermediate_size=moe.intermediate_size // ranks,
-        shared_size=moe.shared_size // ranks,
+        moe, intermediate_size=moe.intermediate_size // ranks, shared_size=moe.shared_size // ranks
     )
 
 

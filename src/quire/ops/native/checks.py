@@ -29,11 +29,7 @@ INT8: DType = np.dtype(np.int8)
 UINT8: DType = np.dtype(np.uint8)
 INT32: DType = np.dtype(np.int32)
 INT64: DType = np.dtype(np.int64)
-DTYPE_CODES = {
-    FLOAT32: _native.FLOAT32,
-    BFLOAT16: _native.BFLOAT16,
-    FLOAT16: _native.FLOAT16,
-}
+DTYPE_CODES = {FLOAT32: _native.FLOAT32, BFLOAT16: _native.BFLOAT16, FLOAT16: _native.FLOAT16}
 """Of the dtypes that the kernels compute with."""
 CACHE_CODES = DTYPE_CODES | {
     INT8: _native.INT8,

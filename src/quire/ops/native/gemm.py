@@ -9,14 +9,7 @@ import numpy as np
 from msgspec.structs import astuple
 
 from quire import _native
-from quire.core.dtypes import (
-    FLOAT8_E4M3,
-    FLOAT8_E5M2,
-    FLOAT32,
-    DType,
-    HostArray,
-    dtype_of,
-)
+from quire.core.dtypes import FLOAT8_E4M3, FLOAT8_E5M2, FLOAT32, DType, HostArray, dtype_of
 from quire.ops.array import address
 from quire.ops.native.checks import (
     DTYPE_CODES,
@@ -144,12 +137,7 @@ class PackedLinear:
 
     @classmethod
     def from_stored(
-        cls,
-        kernels: Kernels,
-        pool: Pool,
-        stored: StoredLinear,
-        *,
-        epilogue: Epilogue = "none",
+        cls, kernels: Kernels, pool: Pool, stored: StoredLinear, *, epilogue: Epilogue = "none"
     ) -> PackedLinear:
         """Return the weight in `stored`, with its bias. Raises ValueError for another epilogue."""
         kind, packed_epilogue, n, k = stored.shape[:4]

@@ -68,12 +68,7 @@ class LatentKernels(OnPool):
             )
         return q.reshape(len(q), heads, width)
 
-    def head_linear(
-        self,
-        x: HostArray,
-        packed: LinearWeight,
-        first: int = 0,
-    ) -> HostArray:
+    def head_linear(self, x: HostArray, packed: LinearWeight, first: int = 0) -> HostArray:
         """`Ops.head_linear`. A row's bits do not depend on the others.
 
         Raises ValueError for dtypes, shapes and layouts that do not fit.

@@ -14,11 +14,7 @@ class LoraKernels(OnPool):
     """The op of low-rank adapters."""
 
     def lora_add(
-        self,
-        adapter: HostArray,
-        y: HostArray,
-        x: HostArray,
-        table: LoraTable,
+        self, adapter: HostArray, y: HostArray, x: HostArray, table: LoraTable
     ) -> HostArray:
         """`Ops.lora_add`. A row's bits do not depend on the others, nor on their number.
 

@@ -14,11 +14,7 @@ from quire.ops.native.codes import GroupedCodes, grouped_codes, int8_rows, toget
 from quire.ops.native.gemm import Form, PackedLinear, WeightKind
 from quire.ops.native.kernels import Kernels, Pool
 
-DENSE_KINDS: dict[DType, WeightKind] = {
-    FLOAT32: "f32",
-    BFLOAT16: "bf16",
-    FLOAT16: "f16",
-}
+DENSE_KINDS: dict[DType, WeightKind] = {FLOAT32: "f32", BFLOAT16: "bf16", FLOAT16: "f16"}
 
 
 def pack_quantized(

@@ -17,12 +17,7 @@ class TensorTable(LoraTable):
     """A `LoraTable` whose adapters are on a device of torch."""
 
     def __init__(
-        self,
-        columns: int,
-        parts: Sequence[int],
-        adapters: int,
-        dtype: DType,
-        device: torch.device,
+        self, columns: int, parts: Sequence[int], adapters: int, dtype: DType, device: torch.device
     ) -> None:
         super().__init__(columns, parts, adapters, dtype)
         self._device = device

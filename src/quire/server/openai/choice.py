@@ -7,13 +7,7 @@ from collections.abc import Iterable, Iterator
 from msgspec import UNSET, UnsetType
 
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from quire.server.openai.answers import (
-    AssistantMessage,
-    CustomCall,
-    Delta,
-    FunctionCall,
-    ToolCall,
-)
+from quire.server.openai.answers import AssistantMessage, CustomCall, Delta, FunctionCall, ToolCall
 from quire.server.openai.custom import InputReader
 from quire.server.openai.tools import Reading
 from quire.server.tools import deltas

@@ -166,9 +166,7 @@ STREAM_OPTIONS: Rules = {
     "include_obfuscation": ignored("Nothing is added to events.", strict=(False,))
 }
 
-RESPONSE_FORMAT: Rules = {
-    **each("grammar pattern", refused("Send structured_outputs instead.")),
-}
+RESPONSE_FORMAT: Rules = {**each("grammar pattern", refused("Send structured_outputs instead."))}
 
 STRUCTURED_OUTPUTS: Rules = {"disable_fallback": ignored("There is one backend.", strict=None)}
 

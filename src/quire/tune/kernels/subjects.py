@@ -20,13 +20,7 @@ from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.gemm import PackedLinear
 from quire.ops.native.kernels import Pool, native_kernels
-from quire.ops.tuning import (
-    AttentionTuning,
-    GemmTuning,
-    Shape,
-    TunedAttention,
-    TunedGemm,
-)
+from quire.ops.tuning import AttentionTuning, GemmTuning, Shape, TunedAttention, TunedGemm
 from quire.ops.weights import LinearWeight
 from quire.system.records import dataclass
 from quire.tune.kernels.search import Found, Subject, Values
