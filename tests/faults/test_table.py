@@ -35,6 +35,10 @@ def test_every_row_names_tests_that_are_there() -> None:
                 assert f"def test_row_{row}_" in source, reference
 
 
+def test_the_readme_counts_them() -> None:
+    assert f"[{NUM_ROWS} faults and their tests]" in (ROOT / "README.md").read_text()
+
+
 def test_every_security_rule_names_tests_that_are_there() -> None:
     text = _text("faults.md")
     _, _, section = text.partition("## Security")

@@ -23,11 +23,9 @@ def plot(path: Path, title: str, outcome: Outcome, replicas: Sequence[Replica]) 
         ConfigError: matplotlib is not installed, or the file cannot be written.
     """
     require("matplotlib", "--plot")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 7), layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(title)
     grid = figure.subplots(2, 2)
     _distribution(grid[0][0], "time to first token", *_exact(outcome.first - outcome.sent))

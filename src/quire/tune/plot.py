@@ -12,12 +12,10 @@ from quire.tune.space import show
 def plot(path: Path, result: Result, facts: Facts) -> bool:
     """Draw a PNG and return True; return False if matplotlib is not installed."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         return False
     figure = Figure(figsize=(12, 5), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     for trial in result.trials:
         points = sorted((run.requests_s, run.e2e_ms.get("p99", 0.0) / 1e3) for run in trial.runs)

@@ -145,11 +145,9 @@ def _title(row: Row, *, rate: bool = True) -> str:
 
 def new_figure(width: float, height: float, title: str) -> Any:
     """Return an empty figure; sizes in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=10)
     return figure
 

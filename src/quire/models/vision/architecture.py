@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import field
 from typing import Any, Literal
 
+from quire.core.errors import UnsupportedModelError
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
@@ -134,6 +135,18 @@ def tower_names(prefix: str, rest: dict[str, str], **fields: Any) -> WeightNames
 def image_token(config: hf.HFConfig, default: int | None = None) -> int:
     """Return the token that stands for a row of an image."""
     return hf.integer(config, "image_token_index", "image_token_id", default=default)
+
+
+def layers_read(config: hf.HFConfig, layers: int, default: int) -> int:
+    """Return how many of a tower's layers are computed, up to the one that the projector reads."""
+    feature = config.get("vision_feature_layer", default)
+    if type(feature) is not int or not -layers <= feature < 0:
+        raise UnsupportedModelError(
+            f"config.json: vision_feature_layer is {feature!r}; Quire reads one layer, counted "
+            "from the end.",
+            param="vision_feature_layer",
+        )
+    return layers + 1 + feature
 
 
 def square(config: hf.HFConfig, name: str, default: int) -> int:

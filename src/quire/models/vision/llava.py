@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quire.core.errors import UnsupportedModelError
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
@@ -12,6 +11,7 @@ from quire.models.vision.architecture import (
     VisionArchitecture,
     clip_shape,
     image_token,
+    layers_read,
     tower_names,
 )
 
@@ -21,19 +21,12 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     hf.only(config, "vision_feature_select_strategy", "default", "the patches without the class")
     hf.only(config, "projector_hidden_act", "gelu", "the projector of LLaVA 1.5")
     tower = clip_shape(vision)
-    layers = tower["num_layers"]
-    feature = config.get("vision_feature_layer", -2)
-    if type(feature) is not int or not -layers <= feature < 0:
-        raise UnsupportedModelError(
-            f"config.json: vision_feature_layer is {feature!r}; Quire reads one layer, counted "
-            "from the end.",
-            param="vision_feature_layer",
-        )
+    layers = layers_read(config, tower["num_layers"], -2)
     hidden = text.hidden_size
     return VisionConfig(
         kind="llava",
         image_token=image_token(config, 32000),
-        **tower | {"num_layers": layers + 1 + feature},
+        **tower | {"num_layers": layers},
         connector=((hidden, "gelu"), (hidden, "none")),
         connector_bias=hf.boolean(config, "multimodal_projector_bias", default=True),
     )

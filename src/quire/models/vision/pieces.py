@@ -85,8 +85,8 @@ def layers_in_pieces(
     parts, deep = list[Part](), list[HostArray]()
     for first, last in pairwise(bounds):
         x, residual = decoder.enter(ops, ops.array(np.ascontiguousarray(rows[first:last])))
-        meta = _part(ops, whole, first, last)
-        seen = None if inner is None else _part(ops, inner, first, last)
+        meta = _part(whole, first, last)
+        seen = None if inner is None else _part(inner, first, last)
         at = ops.array(np.arange(first, last))
         parts.append(Part(x, residual, Tokens(at, meta, rotations=rotations, windows=seen)))
     try:
@@ -138,7 +138,7 @@ def _metadata(ops: Ops, lengths: list[int]) -> AttentionMetadata:
     )
 
 
-def _part(ops: Ops, meta: AttentionMetadata, first: int, last: int) -> AttentionMetadata:
+def _part(meta: AttentionMetadata, first: int, last: int) -> AttentionMetadata:
     """Return the metadata of rows [first, last): a part of one sequence, or whole ones."""
     starts: NDArray[np.int32] = meta.query_start_loc
     begin = int(np.searchsorted(starts, first, side="right")) - 1

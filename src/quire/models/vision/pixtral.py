@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from quire.core.errors import UnsupportedModelError
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
@@ -12,6 +11,7 @@ from quire.models.vision.architecture import (
     PROJECTED,
     VisionArchitecture,
     image_token,
+    layers_read,
     square,
 )
 
@@ -34,13 +34,6 @@ def pixtral(
     hf.only(config, "projector_hidden_act", "gelu", "the projector of Pixtral")
     hf.only(vision, "num_channels", 3, "images of three channels")
     layers = hf.integer(vision, "num_hidden_layers", default=24)
-    feature = config.get("vision_feature_layer", layer)
-    if type(feature) is not int or not -layers <= feature < 0:
-        raise UnsupportedModelError(
-            f"config.json: vision_feature_layer is {feature!r}; Quire reads one layer, counted "
-            "from the end.",
-            param="vision_feature_layer",
-        )
     activation = vision.get("hidden_act", "gelu")
     if not isinstance(activation, str) or activation not in _GATED:
         raise hf.wrong("hidden_act", activation, f"one of {', '.join(_GATED)}")
@@ -58,7 +51,7 @@ def pixtral(
         image_token=image_token(config, token),
         hidden_size=hidden,
         intermediate_size=hf.integer(vision, "intermediate_size", default=4096),
-        num_layers=layers + 1 + feature,
+        num_layers=layers_read(config, layers, layer),
         num_heads=heads,
         patch_size=square(vision, "patch_size", 16),
         image_size=square(vision, "image_size", 1024),

@@ -104,7 +104,7 @@ class TorchOps(Ops[Tensor]):
         if coded is not None:
             return coded
         return reference.pack_linear(
-            parts, given, epilogue=epilogue, head=head, dtype=model_dtype, experts=experts
+            parts, given, epilogue=epilogue, dtype=model_dtype, experts=experts
         )
 
     def _coded(

@@ -80,18 +80,10 @@ def pack_linear(
     bias: Tensor | None = None,
     *,
     epilogue: Epilogue = "none",
-    head: bool = False,
     dtype: torch.dtype = torch.float32,
     experts: int = 1,
 ) -> DenseWeight:
-    """Return what `linear` and `logits` take for this weight [out, in] and bias [out].
-
-    Several are one weight, the rows of each after those of the one before it; they are copied and
-    may be freed. `head`: the weight makes logits. A provider may round it less than others.
-    `dtype` is the model's: a quantized weight is dequantized to it, here and where a provider
-    has no products for its form, and rows that are looked up have it. `experts`: the rows are
-    those of so many experts, for `moe`. Raises ValueError if they cannot have as many rows each.
-    """
+    """See `Ops.pack_linear`. Raises ValueError if the experts cannot have as many rows each."""
     tensors = [
         dense(part, dtype) if isinstance(part, QuantizedWeight) else part
         for part in parts_of(weight)

@@ -18,7 +18,7 @@ MAX_PERMUTATIONS = 120
 NOT_ARRAY: Schema = {"type": [kind for kind in TYPES if kind != "array"]}
 
 
-def counted_properties(schema: Mapping[str, Any], scope: Scope) -> list[Schema] | None:
+def counted_properties(schema: Mapping[str, Any]) -> list[Schema] | None:
     """Return `minProperties` and `maxProperties` as alternatives; None if llguidance suffices.
 
     llguidance counts only unnamed properties. So each alternative fixes which optional named ones

@@ -103,7 +103,7 @@ def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
     within: Shapes = ()
     if "not" in schema or conditions or "oneOf" in schema:
         within = upper({**own, "allOf": [*own.get("allOf", []), *more]}, scope)
-    if (counted := counted_properties(schema, scope)) is not None:
+    if (counted := counted_properties(schema)) is not None:
         own = {word: each for word, each in own.items() if word not in _COUNTS}
         more.append(_union(counted))
     if "not" in schema:
