@@ -73,7 +73,7 @@ def write_settings(path: Path, values: Mapping[str, Any], comments: Sequence[str
         comments: lines to write above.
 
     Raises:
-    ConfigError: the suffix is none of a config file.
+        ConfigError: the suffix is none of a config file.
     """
     if path.suffix not in (_TOML, *_YAML):
         raise ConfigError(f"{path} must end in .toml, .yaml or .yml to be a config file.")

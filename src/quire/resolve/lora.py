@@ -17,8 +17,8 @@ def lora_config(args: EngineArgs, *, pools: bool = False) -> LoRAConfig | None:
         pools: the model returns embeddings or scores.
 
     Raises:
-    ConfigError: a limit is set without --enable-lora, memory could not hold a step's
-        adapters, or the model generates no text.
+        ConfigError: a limit is set without --enable-lora, memory could not hold a step's
+            adapters, or the model generates no text.
     """
     if args.enable_lora and pools:
         what = "Adapters need a model that generates text, not a pooling model."

@@ -102,8 +102,8 @@ async def read_request(request: Request, kind: type[T], mend: Mend | None = None
         mend: changes decoded JSON in place before it is converted to a `kind`.
 
     Raises:
-    ApiError: names the wrong field; see `read_body` for others.
-    ClientDisconnect: the client disconnected while sending.
+        ApiError: names the wrong field; see `read_body` for others.
+        ClientDisconnect: the client disconnected while sending.
     """
     server = server_state(request)
     body = await read_body(request, server.options.max_body_bytes)

@@ -27,7 +27,7 @@ async def while_connected(work: Coroutine[object, object, T], receive: Receive) 
         receive: the ASGI channel; the request's body was read.
 
     Raises:
-    ClientDisconnect: the client disconnected; `work` was cancelled and has ended.
+        ClientDisconnect: the client disconnected; `work` was cancelled and has ended.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(receive))
