@@ -5,8 +5,12 @@ A failure names its seed; `python -m tests.simulation.soak --seed N` replays it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from quire.core.request import Request
+from quire.scheduler.seats import Seats
 from tests.simulation.soak import failure, main, replay_command
 from tests.simulation.world import World, run_world
 
@@ -40,10 +44,20 @@ def test_the_same_seed_is_the_same_world() -> None:
     assert history(11) == history(11)
 
 
-def test_worlds_preempt_and_share() -> None:
+def test_worlds_preempt_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
     """The worlds are worth simulating: they do what they are there to try."""
+    victims = list[int]()
+    advance = Seats._advance
+
+    def noted(seats: Seats, first: Request, given_up: Sequence[Request]) -> None:
+        victims.append(len(given_up))
+        advance(seats, first, given_up)
+
+    monkeypatch.setattr(Seats, "_advance", noted)
     stats = [run_world(seed).core.scheduler.stats() for seed in FEW]
     assert sum(s.num_preemptions for s in stats) > 30
+    assert sum(victims) > 2
+    assert 0 in victims
     assert sum(s.prefix_cache_hits for s in stats) > 1000
     hosts = [s.host_tier for s in stats if s.host_tier]
     assert sum(host.swapped_in for host in hosts) > 10

@@ -6,6 +6,7 @@ hold is checked. A seed is a world: `run_world(seed)` replays a failure.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from random import Random
 
 from msgspec.structs import replace
@@ -78,6 +79,7 @@ class World:
         self._accept_rng = Random(~seed) if varied else None
         if seed % 8 == 7:
             self._go_on(Random(~seed))
+        self._name_clients(Random(seed ^ 0xC11E))
         self.clock = VirtualClock()
         config = self._config()
         self.states = self._state_slots(config)
@@ -117,6 +119,14 @@ class World:
                 options = replace(request.inputs.options, lora_request=wanted)
                 request.inputs = replace(request.inputs, options=options)
         return adapters
+
+    def _name_clients(self, draw: Random) -> None:
+        """Three of five worlds have two to four clients; one of them sends most requests."""
+        most = draw.choice([0, 0, 1, 2, 3])
+        for request in self.requests:
+            client = str(draw.randint(1, most)) if most and draw.random() < 0.25 else ""
+            options = replace(request.inputs.options, client=client)
+            request.inputs = replace(request.inputs, options=options)
 
     def _ask_of_prompts(self) -> list[float]:
         """Have some requests ask for their prompts' log-probabilities, which are then computed
@@ -312,9 +322,13 @@ class World:
                 assert transcript.token_ids == expected, f"{request.request_id} got other tokens"
                 assert transcript.finished, f"{request.request_id} was never told its end"
         if self.limits.policy == "fcfs" and not self.adapters:  # else some are overtaken
-            lasts = (transcripts[request.request_id].last for request in self.requests)
-            begun = [last.scheduled_time for last in lasts if last and last.scheduled_time]
-            assert begun == sorted(begun), "somebody was served before their turn"
+            begun = defaultdict[str, list[float]](list)
+            for request in self.requests:
+                last = transcripts[request.request_id].last
+                if last and last.scheduled_time:
+                    begun[request.inputs.options.client].append(last.scheduled_time)
+            for times in begun.values():
+                assert times == sorted(times), "somebody was served before their turn"
 
     @staticmethod
     def _check_prompt(request: AddRequest, transcript: Transcript) -> None:

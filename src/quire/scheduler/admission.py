@@ -50,7 +50,7 @@ class Admission:
         self._unread.release()
         aside: list[Request] = []
         try:
-            return self._admit(budget, now, victims, self._adapters(), aside)
+            return self._admit(budget, now, victims, aside)
         finally:
             for request in aside:
                 self._waiting.push(request)
@@ -60,12 +60,12 @@ class Admission:
         budget: int,
         now: float,
         victims: Sequence[Request],
-        adapters: set[int],
         aside: list[Request],
     ) -> list[Admitted]:
         """Do what `admit` does; move requests that others may overtake to `aside`."""
         running = self._running
         room = self._most - int(running.scheduled.sum() + running.further.sum())
+        adapters = self._adapters(running.requests)
         admitted = self._loading.run(budget, room)
         loaded = sum(new.scheduled for new in admitted)
         budget, room = budget - loaded, room - loaded
@@ -85,7 +85,7 @@ class Admission:
             if request in victims or self._steps.count_of(request):
                 break
             if reserved is None:
-                reserved = int(self._reserved().sum()) + self._loading.blocks_missing
+                reserved = int(self.reserved().sum()) + self._loading.blocks_missing
             prefix = kv.find_prefix(request)
             stored = self._find_stored(request, prefix)
             if stored is not None:
@@ -123,15 +123,16 @@ class Admission:
         count = min(request.num_tokens - start, budget)
         return self._image_chunks.chunk(request, start, count, room)
 
-    def _adapters(self, num_running: int | None = None) -> set[int]:
-        """Return the adapters of the first `num_running` running requests, and of loading ones.
-
-        All running requests if None. Id 0 means no adapter.
-        """
+    def _adapters(self, running: Sequence[Request]) -> set[int]:
+        """Return the adapters of `running` and of loading requests. Id 0 means no adapter."""
         if self._max_loras is None:
             return set()
-        holders = [*self._running.requests[:num_running], *self._loading.requests()]
-        return {request.lora_int_id for request in holders}
+        return {request.lora_int_id for request in (*running, *self._loading.requests())}
+
+    def fits_beside(self, request: Request, running: Sequence[Request]) -> bool:
+        """Return whether the request may run with `running`, if there are blocks and seats."""
+        too_many = self._is_one_too_many(request, self._adapters(running))
+        return not too_many and not self._steps.count_of(request)
 
     def _is_one_too_many(self, request: Request, adapters: set[int]) -> bool:
         """Return whether the request's adapter would exceed the limit per step."""
@@ -170,7 +171,7 @@ class Admission:
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_cached
 
-    def _reserved(self) -> Column:
+    def reserved(self) -> Column:
         """Return how many more blocks each running request needs for its present tokens."""
         running = self._running
         missing = running.blocks_missing(running.num_tokens)
@@ -187,13 +188,13 @@ class Admission:
         if not self._waiting:
             return 0
         first, running = self._waiting.peek(), self._running.requests
-        prefix, reserved = self._kv.find_prefix(first), self._reserved()
+        prefix, reserved = self._kv.find_prefix(first), self.reserved()
         seats = self._max_num_seqs - len(running) - len(self._loading)
         needed, victims = int(reserved.sum()) + self._loading.blocks_missing, 0
         while (
             seats + victims <= 0
             or not self._kv.can_admit(first, prefix, needed, victims)
-            or self._is_one_too_many(first, self._adapters(len(running) - victims))
+            or self._is_one_too_many(first, self._adapters(running[: len(running) - victims]))
         ):
             victims += 1
             if victims > len(running) or running[-victims].order[0] <= first.order[0]:

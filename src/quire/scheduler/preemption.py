@@ -1,4 +1,4 @@
-"""Preemption: the last running request loses its blocks and waits again; and steps that are undone,
+"""Preemption: a running request loses its blocks and waits again; and steps that are undone,
 because they failed or the step ahead of them did."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from quire.scheduler.state import SchedulerState
 
 
 class Preemption:
-    """Moves running requests back to the queue, the last one first; takes back copies and cache
+    """Moves running requests back to the queue, usually the last one; takes back copies and cache
     entries of steps that did not happen."""
 
     def __init__(self, state: SchedulerState) -> None:
@@ -21,19 +21,23 @@ class Preemption:
         self._steps = state.steps
 
     def preempt_last(self, *, sound: bool = True) -> None:
-        """Free the blocks of the last running request and put it back into the queue.
+        """Preempt the last running request; see `preempt`."""
+        self.preempt(len(self._running) - 1, sound=sound)
+
+    def preempt(self, row: int, *, sound: bool = True) -> None:
+        """Free the blocks of a running request and put it back into the queue.
 
         Args:
             sound: its blocks hold correct values; else they do not enter the prefix cache.
         """
         running = self._running
-        request, num_computed = running.requests[-1], int(running.num_computed[-1])
+        request, num_computed = running.requests[row], int(running.num_computed[row])
         if sound:
-            self._kv.enter(request, int(running.certain()[-1]))
-            swapped = int(running.resumes_at()[-1])
+            self._kv.enter(request, int(running.certain()[row]))
+            swapped = int(running.resumes_at()[row])
             if self._should_swap(request, swapped):
                 self._kv.swap_out(request, swapped)
-        running.pop()
+        running.remove(row)
         self._kv.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1

@@ -54,6 +54,8 @@ class WaitingQueue:
     Attributes:
         resumed: the ids of those that had output when they came: preempted ones, and streams of
             another engine.
+        clients: the number of requests of each client that has any.
+        version: changes when a request comes or goes.
     """
 
     def __init__(self) -> None:
@@ -62,6 +64,8 @@ class WaitingQueue:
         self._rounds = Rounds()
         self._arrivals = count()
         self.resumed: set[str] = set()
+        self.clients: dict[str, int] = {}
+        self.version = 0
 
     def __len__(self) -> int:
         return self._live
@@ -89,17 +93,35 @@ class WaitingQueue:
         assert request is heapq.heappop(self._heap)[1]
         self._live -= 1
         self._rounds.reach(request.order[1])
-        self.resumed.discard(request.request_id)
+        self._note_end(request)
+
+    def move(self, request: Request, order: tuple[int, ...]) -> None:
+        """Give a waiting request another place."""
+        self._heap = [entry for entry in self._heap if entry[1] is not request]
+        request.order = order
+        self._heap.append((order, request))
+        heapq.heapify(self._heap)
 
     def forget(self, request: Request) -> None:
         """Count a waiting request as removed, because it has just finished."""
         assert request.status is RequestStatus.FINISHED
         self._live -= 1
-        self.resumed.discard(request.request_id)
+        self._note_end(request)
 
     def _note(self, request: Request) -> None:
+        self.version += 1
+        client = request.options.client
+        self.clients[client] = self.clients.get(client, 0) + 1
         if request.num_output_tokens:
             self.resumed.add(request.request_id)
+
+    def _note_end(self, request: Request) -> None:
+        self.version += 1
+        client = request.options.client
+        self.clients[client] -= 1
+        if not self.clients[client]:
+            del self.clients[client]
+        self.resumed.discard(request.request_id)
 
     def requests(self) -> list[Request]:
         """Return all waiting requests, in no particular order."""
@@ -135,7 +157,7 @@ class LongestPrefixQueue(WaitingQueue):
     def take(self, request: Request) -> None:
         self._rounds.reach(self._queue[0].order[1])
         del self._queue[bisect_left(self._queue, request.order, key=order_of)]
-        self.resumed.discard(request.request_id)
+        self._note_end(request)
 
     def forget(self, request: Request) -> None:
         self.take(request)

@@ -221,10 +221,11 @@ class RunningBatch:
         self._replace([self.requests[row] for row in order])
         return np.argsort(order)
 
-    def pop(self) -> None:
-        """Remove the last request."""
-        self._leave(self.requests[-1])
-        self._replace(self.requests[:-1])
+    def remove(self, row: int) -> None:
+        """Remove the request of a row."""
+        self._leave(self.requests[row])
+        self._columns[:, row : len(self) - 1] = self._columns[:, row + 1 : len(self)]
+        self._replace(self.requests[:row] + self.requests[row + 1 :])
 
     def remove_finished(self) -> None:
         """Remove all finished requests."""

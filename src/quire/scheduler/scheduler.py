@@ -57,6 +57,7 @@ class Scheduler:
         self._state = state = SchedulerState(config, cache, cost, lower)
         self.kv, self.running, self.waiting = state.kv, state.running, state.waiting
         self._loading, self._steps, self._events = state.loading, state.steps, state.events
+        self._seats = state.seats
         self._admission = Admission(state)
         self._results = Results(self.kv, self.running, self._finish)
         self._preemption = Preemption(state)
@@ -138,6 +139,7 @@ class Scheduler:
             for request, num_tokens in self._loading.begun(self._steps.number):
                 self._events.note("load", request, num_tokens)
         if admitted:
+            self._seats.note(admitted)
             self._events.admitted(admitted)
             for row, new in enumerate(admitted, len(running)):
                 blocks.append((row, new.slid, new.table[new.slid :]))
@@ -226,13 +228,14 @@ class Scheduler:
     # -- parts of `schedule` ---------------------------------------------------------------
 
     def _make_way(self) -> list[Request]:
-        """Preempt requests of lower priority for the first in the queue."""
-        if self.config.policy != "priority":
-            return []
-        running = self.running.requests
-        victims = running[len(running) - self._admission.num_victims() :]
-        for _ in victims:
-            self._preemption.preempt_last()
+        """Preempt requests of lower priority, or of a client that holds many seats."""
+        victims: list[Request] = []
+        if self.config.policy == "priority":
+            running = self.running.requests
+            victims = running[len(running) - self._admission.num_victims() :]
+        victims = victims or self._seats.share(self._admission)
+        for victim in reversed(victims):
+            self._preemption.preempt(self.running.requests.index(victim))
         return victims
 
     def _schedule_running(self, num_steps: int, budget: int) -> tuple[int, list[BlockRun]]:

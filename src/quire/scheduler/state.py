@@ -16,6 +16,7 @@ from quire.scheduler.image_chunks import ImageChunks
 from quire.scheduler.loading import Loading
 from quire.scheduler.queue import LongestPrefixQueue, WaitingQueue
 from quire.scheduler.running import RunningBatch
+from quire.scheduler.seats import Seats
 from quire.scheduler.steps import Steps
 from quire.scheduler.tier_cost import TierCost
 from quire.scheduler.unread import Unread
@@ -43,6 +44,10 @@ class SchedulerState:
         self.waiting = self._new_queue()
         image_chunks = ImageChunks(config.max_num_batched_tokens)
         self.loading = Loading(self.kv, config.max_num_batched_tokens, image_chunks)
+        self.seats = Seats(
+            self.running, self.waiting, self.loading, self.kv, config.max_num_seqs,
+            is_fair=config.policy != "lpm",
+        )  # fmt: skip
         self.unread = Unread(self.waiting, self.kv, image_chunks)
         self.steps = Steps(self.kv, self.running)
         self.events = Events()
@@ -68,7 +73,9 @@ class SchedulerState:
     def may_admit(self) -> bool:
         """Return whether a waiting request could be admitted."""
         full = len(self.running) >= self.config.max_num_seqs
-        waiting = self.num_waiting > 0 and not (full and self.config.policy != "priority")
+        waiting = self.num_waiting > 0
+        if waiting and full and self.config.policy != "priority":
+            waiting = self.seats.owed() is not None
         return waiting or bool(len(self.loading))
 
     def has_ready(self) -> bool:

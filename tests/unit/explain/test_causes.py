@@ -421,6 +421,16 @@ def test_good_drafts_are_no_cause() -> None:
         assert "poor_drafts" not in {cause.cause for cause in explain(evidence).causes}
 
 
+def test_sequences_preempted_for_other_clients_need_seats_and_no_blocks() -> None:
+    short, _ = FAULTS["preemption"]
+    free = with_window(short, kv_share=0.2, kv_peak=0.3, running=8.0, waiting=2.0)
+    report = explain(free)
+    (cause,) = (cause for cause in report.causes if cause.cause == "preemption")
+    assert "gave their seat to a client" in cause.text
+    seats = free.config.scheduler.max_num_seqs
+    assert f"--max-num-seqs {seats + 1}" in {each.flag for each in report.changes}
+
+
 def test_rejected_drafts_are_not_taken_for_tokens_computed_again() -> None:
     window = drafting(500, preemptions=3, generation_tokens=8500).window
     assert window.recomputed_tokens == 0

@@ -71,7 +71,7 @@ def test_what_is_reserved_for_a_prompt_is_what_its_window_may_hold_yet() -> None
         table = s.kv.table("a")
         held = len(table) - table.count(NO_BLOCK)
         reserved = min(-(-600 // BLOCK) - len(table), MOST - held)
-        assert int(s._admission._reserved()[1]) == reserved
+        assert int(s._admission.reserved()[1]) == reserved
         seen.add(reserved)
         s.update(batch, sampled(s, batch, 5), 0.0)
     assert {0, 1} < seen

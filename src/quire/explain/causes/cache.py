@@ -63,6 +63,8 @@ def preemption(case: Case) -> Suspect | None:
     cost = share = _preemption_cost(case)
     if not w.preemptions:
         return None
+    if w.kv_peak < FULL_PEAK and not blocks_are_full(w):
+        return _preemption_for_others(case, cost)
     fits = max(1, math.floor(w.running * 0.8))
     more = _more_blocks(case, math.ceil(w.kv_blocks * 1.5), gain_of(cost))
     if w.preemptions >= STORM * max(1, w.finished) and _lacks_blocks(case):
@@ -81,6 +83,28 @@ def preemption(case: Case) -> Suspect | None:
                 cost / 2,
                 max_num_seqs=fits,
             ),
+        ],
+        Kind.PROVEN,
+        preemptions=w.preemptions,
+        recomputed_tokens=w.recomputed_tokens,
+    )
+
+
+def _preemption_for_others(case: Case, cost: float) -> Suspect | None:
+    """Return that sequences are preempted although blocks are free: for a request of a client with
+    few seats, or of a higher priority."""
+    w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
+    wanted = max(seats + 1, round(min(4.0 * seats, w.running + w.waiting)))
+    return suspect(
+        "preemption",
+        f"{w.preemptions} sequences gave their seat to a client that held fewer, or to a higher "
+        f"priority. {w.recomputed_tokens} tokens were computed again, which took {cost:.0%} of "
+        "the time.",
+        cost,
+        [
+            change(
+                f"--max-num-seqs {wanted}", "has seats for all of them", cost, max_num_seqs=wanted
+            )
         ],
         Kind.PROVEN,
         preemptions=w.preemptions,

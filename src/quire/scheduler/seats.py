@@ -1,0 +1,149 @@
+"""Fair shares of the batch: a client that holds many seats gives some up to one that waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from quire.core.batch import Column
+from quire.core.request import Request
+from quire.kv.manager import KVCacheManager
+from quire.scheduler.loading import Loading
+from quire.scheduler.queue import REACH, WaitingQueue
+from quire.scheduler.running import Admitted, RunningBatch
+
+FACTOR = 2
+"""A client yields to another while it holds this many times the seats that the other would have
+then. With 1, two clients whose answers differ in length would preempt each other all the time."""
+
+
+class Room(Protocol):
+    """What `Admission` knows of the batch."""
+
+    def reserved(self) -> Column: ...
+
+    def fits_beside(self, request: Request, running: Sequence[Request]) -> bool: ...
+
+
+class Seats:
+    """Chooses a waiting request that goes before all others, and whom to preempt for it.
+
+    At most `REACH` such requests go before an ordinary one, so that clients that keep coming do not
+    starve one that waits for its second seat.
+
+    Args:
+        is_fair: False if clients take no turns in the queue.
+    """
+
+    def __init__(
+        self,
+        running: RunningBatch,
+        waiting: WaitingQueue,
+        loading: Loading,
+        kv: KVCacheManager,
+        max_num_seqs: int,
+        *,
+        is_fair: bool,
+    ) -> None:
+        self._running = running
+        self._waiting = waiting
+        self._loading = loading
+        self._kv = kv
+        self._max_num_seqs = max_num_seqs
+        self._is_fair = is_fair
+        self._jumped = set[Request]()
+        self._known: tuple[int, int] | None = None
+        self._owed: Request | None = None
+
+    def owed(self) -> Request | None:
+        """Return the next request of the waiting client with the fewest seats, if owed one."""
+        if not self._is_fair or not self._waiting:
+            return None
+        version = self._running.version, self._waiting.version
+        if version != self._known:
+            self._known, self._owed = version, self._find()
+        return self._owed
+
+    def _find(self) -> Request | None:
+        seats = self._seats()
+        most = max(seats.values(), default=0)
+        client = min(self._waiting.clients, key=lambda name: seats[name])
+        if len(self._jumped) >= REACH or not _yields(most, seats[client]):
+            return None
+        priority = self._waiting.peek().order[0]
+        candidates = [
+            request
+            for request in self._waiting.requests()
+            if request.order[0] == priority and _yields(most, seats[request.options.client])
+        ]
+        return min(
+            candidates, key=lambda each: (seats[each.options.client], each.order), default=None
+        )
+
+    def share(self, room: Room) -> list[Request]:
+        """Let the request go first that is owed a seat; return whom to preempt for it."""
+        if (first := self.owed()) is None:
+            return []
+        victims = self._victims(first, room.reserved().tolist())
+        if victims is None:
+            return []
+        if not room.fits_beside(
+            first, [each for each in self._running.requests if each not in victims]
+        ):
+            return []
+        self._advance(first, victims)
+        return victims
+
+    def _victims(self, first: Request, reserved: Sequence[int]) -> list[Request] | None:
+        """Return the running requests to preempt for `first`; None if that would not be fair."""
+        seats = self._seats()
+        held = seats[first.options.client]
+        left = [*enumerate(self._running.requests)]
+        free = self._max_num_seqs - len(left) - len(self._loading)
+        needed = sum(reserved) + self._loading.blocks_missing
+        prefix = self._kv.find_prefix(first)
+        found = list[Request]()
+        while free <= 0 or not self._kv.can_admit(first, prefix, needed, len(found)):
+            left = [(row, each) for row, each in left if each.order[0] >= first.order[0]]
+            if not left:
+                return None
+            row, victim = max(left, key=lambda each: (seats[each[1].options.client], each[0]))
+            client = victim.options.client
+            if not _yields(seats[client], held):
+                return None
+            left.remove((row, victim))
+            found.append(victim)
+            seats[client] -= 1
+            free += 1
+            needed -= reserved[row] + self._kv.num_own(victim)
+        return found
+
+    def _advance(self, first: Request, victims: Sequence[Request]) -> None:
+        """Put `first` before the queue, and before `victims`, which return to it.
+
+        Its place is before all requests of the client with the most seats. Later ones come behind
+        it then, not before it.
+        """
+        seats = self._seats()
+        client = max(seats, key=lambda name: seats[name])
+        others = [each for each in self._running.requests if each.options.client == client]
+        before = min(each.order for each in (self._waiting.peek(), *victims, *others))
+        self._jumped.add(first)
+        if first.order >= before:
+            self._waiting.move(first, (before[0], before[1] - 1, *first.order[2:]))
+
+    def note(self, admitted: list[Admitted]) -> None:
+        """Note that these requests begin to run."""
+        if any(new.request not in self._jumped for new in admitted):
+            self._jumped.clear()
+
+    def _seats(self) -> Counter[str]:
+        """Return how many seats each client holds."""
+        holders = (*self._running.requests, *self._loading.requests())
+        return Counter(request.options.client for request in holders)
+
+
+def _yields(most: int, held: int) -> bool:
+    """Return whether a client with `most` seats gives one to a client that holds `held`."""
+    return most >= FACTOR * (held + 1)
