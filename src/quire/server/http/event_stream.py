@@ -172,7 +172,7 @@ class EventStream(Response):
             data = self._answer.last_events()
         except Exception as error:
             log_unexpected(error)
-            data = self._framing.error(error)
+            data += self._framing.error(error)
         if data:
             await send(_body(data))
         await send(_body(self._framing.done, more=False))

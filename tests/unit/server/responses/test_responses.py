@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from quire.core.batch import ModelOutput, SchedulerOutput
+from quire.core.errors import InvalidRequestError, reason_of
 from quire.server.responses.item_types import InputText, Item, MessageItem
 from quire.server.responses.protocol import ResponseObject
 from quire.server.responses.store import ResponseStore
@@ -286,6 +288,27 @@ async def test_what_fails_is_told_in_an_event() -> None:
         assert last["type"] == "response.failed"
         assert last["response"]["status"] == "failed"
         assert last["response"]["error"]["code"] == "engine_restarting"
+
+
+async def test_a_request_that_is_refused_in_its_stream_has_an_invalid_prompt() -> None:
+    """Fields that leave no token at a later position are found there."""
+    async with running() as app:
+        execute, refusal = (
+            app.core.executor.execute,
+            InvalidRequestError("None is left.", param="x"),
+        )
+
+        def refusing(batch: SchedulerOutput) -> ModelOutput:
+            output = execute(batch)
+            if batch.num_computed_tokens[0] > 5:
+                output.sampled_token_ids[0] = -1
+                output.errors[batch.request_ids[0]] = reason_of(refusal)
+            return output
+
+        app.core.executor.execute = refusing  # type: ignore[method-assign]
+        last = (await stream(app, ignore_eos=True))[-1]
+        assert last["type"] == "response.failed"
+        assert last["response"]["error"] == {"code": "invalid_prompt", "message": "None is left."}
 
 
 @pytest.mark.parametrize(
