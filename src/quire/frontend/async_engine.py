@@ -169,8 +169,8 @@ class AsyncEngine:
         return arriving + self._output.num_sequences - self.max_num_seqs
 
     def by_client(self) -> Counter[str]:
-        """Return how many sequences of each client run, wait or arrive; takes time for each."""
-        return self._output.by_client() + self._intake.arriving
+        """Return how many sequences of each client run, wait or arrive."""
+        return self._output.by_client + self._intake.arriving
 
     async def submit(
         self,

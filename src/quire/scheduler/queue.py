@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import count
 
 from quire.core.request import Request, RequestStatus
+from quire.system.tally import Tally
 
 REACH = 32
 """With the policy `lpm`, and while an adapter is one too many, the next request is one of this many
@@ -64,7 +65,7 @@ class WaitingQueue:
         self._rounds = Rounds()
         self._arrivals = count()
         self.resumed: set[str] = set()
-        self.clients: dict[str, int] = {}
+        self.clients = Tally[str]()
         self.version = 0
 
     def __len__(self) -> int:
@@ -110,17 +111,13 @@ class WaitingQueue:
 
     def _note(self, request: Request) -> None:
         self.version += 1
-        client = request.options.client
-        self.clients[client] = self.clients.get(client, 0) + 1
+        self.clients.change(request.options.client, 1)
         if request.num_output_tokens:
             self.resumed.add(request.request_id)
 
     def _note_end(self, request: Request) -> None:
         self.version += 1
-        client = request.options.client
-        self.clients[client] -= 1
-        if not self.clients[client]:
-            del self.clients[client]
+        self.clients.change(request.options.client, -1)
         self.resumed.discard(request.request_id)
 
     def requests(self) -> list[Request]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from quire.core.batch import Column
 from quire.core.request import Request
 from quire.system.records import dataclass
+from quire.system.tally import Tally
 
 
 @dataclass(slots=True)
@@ -62,7 +63,7 @@ class RunningBatch:
         self.requests: list[Request] = []
         self.request_ids: list[str] = []
         self.token_ids: list[array[int]] = []
-        self.stop_ids: Counter[int] = Counter()
+        self.stop_ids = Tally[int]()
         self.versions = count(1)
         self.version = next(self.versions)
         self._view()
@@ -254,9 +255,7 @@ class RunningBatch:
 
     def _leave(self, request: Request) -> None:
         for token in request.stop_ids:
-            self.stop_ids[token] -= 1
-            if not self.stop_ids[token]:
-                del self.stop_ids[token]
+            self.stop_ids.change(token, -1)
 
     def _replace(self, requests: list[Request]) -> None:
         self.requests = requests

@@ -51,6 +51,18 @@ async def test_a_client_that_fills_the_queue_keeps_no_other_out() -> None:
         assert (await flood).status_code == 200
 
 
+async def test_clients_are_counted_until_their_sequences_end() -> None:
+    async with running(seconds=0.01) as app:
+        left = asyncio.create_task(app.complete(n=3, max_tokens=20))
+        await until(lambda: app.engine.by_client().total() == 3)
+        ended = await app.complete(max_tokens=2)
+        assert ended.status_code == 200
+        assert [*app.engine.by_client().values()] == [3]
+        left.cancel()
+        await until(lambda: not app.engine.num_unfinished)
+        assert app.engine._output.by_client == {}  # no client that has left is remembered
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_every_way_in_is_bounded(stream: bool) -> None:
     async with running(seconds=0.01, max_queued_requests=0) as app:

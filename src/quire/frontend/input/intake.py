@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -35,6 +34,7 @@ from quire.frontend.workers.threads import DaemonThreads
 from quire.frontend.workers.tokenizer_pool import TokenizerPool
 from quire.frontend.workers.tokenizer_worker import BadWords, ChatPrompt, PooledText, tokenize
 from quire.metrics.times import FrontTimes
+from quire.system.tally import Tally
 from quire.text.bad_words import word_tokens
 from quire.text.tokenizers.tokenizer import Tokenizer
 from quire.text.tokenizers.vocabulary import special_tokens
@@ -71,7 +71,7 @@ class Intake:
         pool: TokenizerPool | None = None,
     ) -> None:
         self.processor: InputProcessor | None = None
-        self.arriving = Counter[str]()
+        self.arriving = Tally[str]()
         specials = special_tokens(tokenizer, model.eos_token_ids)
         self.structures = Structures(GrammarPool(specials))
         self._front = front
@@ -153,13 +153,11 @@ class Intake:
     @contextmanager
     def _arriving(self, count: int = 1) -> Iterator[None]:
         client = CLIENT.get()
-        self.arriving[client] += count
+        self.arriving.change(client, count)
         try:
             yield
         finally:
-            self.arriving[client] -= count
-            if not self.arriving[client]:
-                del self.arriving[client]
+            self.arriving.change(client, -count)
 
     async def _process(
         self, request_id: str, prompt: Prompt, params: SamplingParams, options: RequestOptions

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections import Counter
 from dataclasses import field
 
 from quire.core.errors import InvalidRequestError
@@ -22,6 +21,7 @@ from quire.frontend.output.timeline import Timeline, Timelines
 from quire.frontend.output.tracing import EndedRequest, RequestTracer
 from quire.metrics.stats import EngineStats, LoraUse
 from quire.system.records import dataclass
+from quire.system.tally import Tally
 from quire.text.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class OutputProcessor:
 
     Attributes:
         timelines: events of the running requests and of those that ended last.
+        by_client: the sequences of each client that have not ended.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class OutputProcessor:
         self._requests: dict[str, RequestState] = {}
         stats.in_flight = self._requests.__len__
         self._sequences: dict[str, tuple[RequestState, SequenceState]] = {}
+        self.by_client = Tally[str]()
         self._probes: dict[str, RequestState] = {}
         self._ids = itertools.count()
 
@@ -80,10 +82,6 @@ class OutputProcessor:
     def num_sequences(self) -> int:
         """Return the number of sequences that have not ended."""
         return len(self._sequences)
-
-    def by_client(self) -> Counter[str]:
-        """Return how many sequences of each client have not ended."""
-        return Counter(state.request.options.client for state, _ in self._sequences.values())
 
     def adapters(self) -> LoraUse:
         """Return the adapters of the running and of the waiting sequences."""
@@ -123,6 +121,7 @@ class OutputProcessor:
             state.known_tokens, request.params, request.options, [i.digest for i in images]
         )
         self._requests[request.request_id] = state
+        self.by_client.change(request.options.client, len(request.children))
         for child, sequence in zip(request.children, state.sequences, strict=True):
             name, child.request_id = child.request_id, str(next(self._ids))
             self._sequences[child.request_id] = (state, sequence)
@@ -304,6 +303,7 @@ class OutputProcessor:
         self, child_id: str, state: RequestState, sequence: SequenceState, now: float
     ) -> None:
         del self._sequences[child_id]
+        self.by_client.change(state.request.options.client, -1)
         self.timelines.end(child_id, now)
         state.num_running -= 1
         decode = (sequence.last_token_time or 0.0) - state.metrics.first_token_time
