@@ -285,6 +285,8 @@ class EngineConfig:
     enforce_eager: bool = False
     capture_sizes: tuple[int, ...] = ()
     """Rows of the decode steps that a GPU replays from graphs."""
+    compile_backend: str | None = None
+    """Backend of `torch.compile`, which fuses the reference ops of prompts; None for none."""
     async_scheduling: bool = False
     num_scheduler_steps: int = 1
     pack_cache_bytes: int = 0

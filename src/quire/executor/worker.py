@@ -115,7 +115,10 @@ class Worker:
         device = open_device(config.device, config.first_gpu + rank)
         self.place = Place(config, self._peers)
         group = self.place.group
-        ops = load_ops(config.ops, None, config.num_threads, config.packing, device, group)
+        ops = load_ops(
+            config.ops, None, config.num_threads, config.packing, device, group,
+            config.compile_backend,
+        )  # fmt: skip
         ops.use_threads(config.num_threads)
         watch.lap("import_ops")
         resident = ResidentParts()

@@ -42,6 +42,7 @@ def load_ops(
     quantization: str | None = None,
     device: Device = CPU,
     group: RankGroup | TorchRankGroup | None = None,
+    compile_backend: str | None = None,
 ) -> Ops[Any]:
     """Return the operations of `provider`; its native kernels have `num_threads` threads.
 
@@ -52,6 +53,8 @@ def load_ops(
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
         device: where; native kernels run on the CPU alone.
         group: the processes that the model is split among, of the provider's kind.
+        compile_backend: of `torch.compile`, which fuses the ops of prompts; the reference ops alone
+            can be compiled.
 
     Raises:
         ConfigError: the native module, the instruction set or torch is missing.
@@ -59,7 +62,7 @@ def load_ops(
     if provider in ON_TORCH or not device.is_host:
         if quantization is not None:
             raise ConfigError("ops on torch have no quantized products.", param="quantization")
-        ops = _torch_ops(provider, device)
+        ops = _torch_ops(provider, device, compile_backend)
         return ops if group is None else cast("TorchRankGroup", group).bound(ops)
     isa = isa or env.cpu_isa()
     try:
@@ -76,7 +79,7 @@ def load_ops(
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
 
 
-def _torch_ops(provider: OpsProvider, device: Device) -> Ops[Any]:
+def _torch_ops(provider: OpsProvider, device: Device, compile_backend: str | None) -> Ops[Any]:
     """Return ops on torch, which is imported here, and nowhere on the way to other ops."""
     require("torch", "--ops reference", "--ops")
     if provider == "triton":
@@ -86,7 +89,7 @@ def _torch_ops(provider: OpsProvider, device: Device) -> Ops[Any]:
         return TritonOps(device)
     from quire.ops.torch_ops.provider import TorchOps
 
-    return TorchOps(device)
+    return TorchOps(device, compile_backend)
 
 
 def stored_linears(weights: Mapping[str, LinearWeight]) -> dict[str, StoredLinear]:

@@ -175,7 +175,9 @@ class EngineArgs:
     compilation_config: str | None = None
     """JSON: which decode steps a GPU replays from graphs. Example: '{"cudagraph_capture_sizes":
     [1, 2, 4, 8]}'. Fields: cudagraph_mode (NONE turns graphs off), cudagraph_capture_sizes,
-    max_cudagraph_capture_size (256). vLLM's other fields are about compiling and have no effect."""
+    max_cudagraph_capture_size (256). With --ops reference, '{"mode": 1}' has torch.compile fuse the
+    ops of prompts; `backend` is `inductor`, `eager` or `aot_eager`. vLLM's other fields have no
+    effect."""
     num_threads: int | None = None
     """Compute threads. Unset: one per core that this process may use (one for a tiny model)."""
     tensor_parallel_size: int = 1

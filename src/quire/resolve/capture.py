@@ -1,4 +1,4 @@
-"""`--compilation-config`: which decode steps a GPU replays from graphs."""
+"""`--compilation-config`: which decode steps a GPU replays from graphs, and what torch compiles."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 
 from quire.core.config import DeviceType
+from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flag_values import read_json, read_object, wrong_flag
 
@@ -25,6 +26,24 @@ class _Wanted(msgspec.Struct, frozen=True):
     ] | None = None  # fmt: skip
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     max_cudagraph_capture_size: int | None = None
+    mode: Literal[
+        0, 1, 2, 3, "NONE", "STOCK_TORCH_COMPILE", "DYNAMO_TRACE_ONCE", "VLLM_COMPILE"
+    ] | None = None  # fmt: skip
+    backend: str | None = None
+
+    @property
+    def graphs(self) -> bool:
+        """Return whether a field is about graphs."""
+        return not (
+            self.cudagraph_mode is None
+            and self.cudagraph_capture_sizes is None
+            and self.max_cudagraph_capture_size is None
+        )
+
+
+_STOCK = (1, "STOCK_TORCH_COMPILE")
+_NEVER = (None, 0, "NONE")
+_BACKENDS = ("inductor", "eager", "aot_eager")
 
 
 def capture_sizes(args: EngineArgs, device: DeviceType, notes: list[str]) -> tuple[int, ...]:
@@ -37,7 +56,7 @@ def capture_sizes(args: EngineArgs, device: DeviceType, notes: list[str]) -> tup
     """
     wanted = _read(args.compilation_config, notes)
     if device != "cuda" or args.ops != "triton":
-        if wanted != _Wanted():
+        if wanted.graphs:
             notes.append(f"{FLAG} has no effect: only Triton's kernels on a GPU have graphs.")
         return ()
     if args.enforce_eager or wanted.cudagraph_mode == "NONE":
@@ -51,15 +70,45 @@ def capture_sizes(args: EngineArgs, device: DeviceType, notes: list[str]) -> tup
     return tuple(sorted({n for n in sizes if n <= min(most, args.max_num_seqs)}))
 
 
+def compile_backend(args: EngineArgs, notes: list[str]) -> str | None:
+    """Return the backend of `torch.compile` for prompts, or None: mode STOCK_TORCH_COMPILE turns it
+    on.
+
+    Only the reference ops are compiled: the other providers' kernels are fused by hand.
+
+    Raises:
+        ConfigError: `--compilation-config` is wrong.
+    """
+    wanted = _read(args.compilation_config, [])
+    mode = wanted.mode
+    if mode in _NEVER:
+        return None
+    if mode not in _STOCK:
+        notes.append(f"{FLAG}: no effect of mode {mode}: Quire knows NONE and {_STOCK[1]}.")
+        return None
+    if args.ops != "reference" or args.enforce_eager:
+        why = "--enforce-eager is set" if args.enforce_eager else "only --ops reference is compiled"
+        notes.append(f"{FLAG}: no effect of mode {mode}: {why}.")
+        return None
+    backend = wanted.backend or _BACKENDS[0]
+    if backend not in _BACKENDS:
+        raise _error(f"backend is {backend!r}; {did_you_mean(backend, _BACKENDS)}")
+    notes.append(
+        f"{FLAG}: the first prompt waits for torch.compile ({backend}). Bits of prompts may depend "
+        "on what else is in the batch."
+    )
+    return backend
+
+
 def _read(text: str | None, notes: list[str]) -> _Wanted:
     if text is None:
         return _Wanted()
     if text.strip().isdecimal():  # vLLM's -O3
         text = f'{{"level": {text}}}'
     fields = read_object(_PARAM, text, _EXAMPLE)
-    mode = fields.get("cudagraph_mode")
-    if isinstance(mode, str):
-        fields["cudagraph_mode"] = mode.upper()
+    for name in ("cudagraph_mode", "mode"):
+        if isinstance(mode := fields.get(name), str):
+            fields[name] = mode.upper()
     wanted = read_json(_PARAM, msgspec.json.encode(fields).decode(), _Wanted, _EXAMPLE)
     sizes = wanted.cudagraph_capture_sizes
     if sizes and min(sizes) < 1:
@@ -68,5 +117,5 @@ def _read(text: str | None, notes: list[str]) -> _Wanted:
     if most is not None and most < 1:
         raise _error(f"max_cudagraph_capture_size is {most}; it must be above 0.")
     if others := sorted(fields.keys() - {*_Wanted.__struct_fields__}):
-        notes.append(f"{FLAG}: no effect of {', '.join(others)}: nothing is compiled.")
+        notes.append(f"{FLAG}: no effect of {', '.join(others)}.")
     return wanted

@@ -25,7 +25,7 @@ from quire.core.model_config import ModelConfig
 from quire.models.cost import first_guess
 from quire.models.memory import parameter_count
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.capture import capture_sizes
+from quire.resolve.capture import capture_sizes, compile_backend
 from quire.resolve.context import asked_context, with_fitting_context
 from quire.resolve.device import memory_budget, offloaded_bytes, resolve_device
 from quire.resolve.flag_values import value_error
@@ -132,6 +132,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
         capture_sizes=capture_sizes(args, device, notes),
+        compile_backend=compile_backend(args, notes),
         async_scheduling=_overlaps(args, device, samples=pooled.pooling is None),
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,
@@ -234,6 +235,10 @@ def _with_draft(
     return dataclasses.replace(config, draft=draft)
 
 
+_COMPILE_TIMEOUT = 600.0
+"""Seconds that a step may take longer if torch compiles in it."""
+
+
 def _step_timeout(args: EngineArgs, config: EngineConfig) -> float:
     if args.step_timeout is not None:
         return args.step_timeout
@@ -244,7 +249,8 @@ def _step_timeout(args: EngineArgs, config: EngineConfig) -> float:
     )
     # Each stage has a part of the layers, and as small a part of the cores.
     times = config.num_scheduler_steps * config.pipeline_parallel_size
-    return max(STEP_TIMEOUT, STEP_TIMEOUT_FACTOR * times * longest)
+    compiling = _COMPILE_TIMEOUT if config.compile_backend else 0.0
+    return max(STEP_TIMEOUT, STEP_TIMEOUT_FACTOR * times * longest) + compiling
 
 
 def load_tokenizer(resolved: Resolved) -> Tokenizer:

@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.capture import capture_sizes
+from quire.resolve.capture import capture_sizes, compile_backend
 
 
 def sizes(given: Any, **fields: Any) -> tuple[int, ...]:
@@ -55,6 +55,37 @@ def test_what_has_no_effect_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "fields", "backend", "note"),
+    [
+        (None, {}, None, ""),
+        ({"mode": 0}, {}, None, ""),
+        ({"mode": "none"}, {}, None, ""),
+        ({"mode": 1}, {}, "inductor", "waits for torch.compile"),
+        ({"mode": "stock_torch_compile", "backend": "eager"}, {}, "eager", "what else is in"),
+        ({"mode": 3}, {}, None, "no effect of mode 3"),
+        ({"mode": 1}, {"enforce_eager": True}, None, "--enforce-eager is set"),
+        ({"mode": 1}, {"ops": "triton"}, None, "only --ops reference"),
+        ({"mode": 1}, {"ops": "auto"}, None, "only --ops reference"),
+    ],
+)
+def test_the_first_mode_compiles_prompts(
+    given: Any, fields: dict[str, Any], backend: str | None, note: str
+) -> None:
+    notes: list[str] = []
+    text = None if given is None else json.dumps(given)
+    args = EngineArgs(**{"ops": "reference", "compilation_config": text, **fields})
+    assert compile_backend(args, notes) == backend
+    assert note in " ".join(notes)
+    assert bool(notes) == bool(note)
+
+
+def test_other_backends_are_refused() -> None:
+    text = '{"mode": 1, "backend": "openxla"}'
+    with pytest.raises(ConfigError, match="backend is 'openxla'; known: aot_eager"):
+        compile_backend(EngineArgs(ops="reference", compilation_config=text), [])
+
+
+@pytest.mark.parametrize(
     ("given", "match"),
     [
         ("[1]", "is wrong"),
@@ -62,6 +93,7 @@ def test_what_has_no_effect_is_said() -> None:
         ({"cudagraph_capture_sizes": [4, 0]}, r"\[4, 0\]"),
         ({"cudagraph_capture_sizes": 4}, "array"),
         ({"max_cudagraph_capture_size": 0}, "is 0"),
+        ({"mode": 4}, "Invalid enum value 4"),
     ],
 )
 def test_a_wrong_field_is_named(given: Any, match: str) -> None:

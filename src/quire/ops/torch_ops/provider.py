@@ -37,7 +37,11 @@ from quire.ops.weights import Epilogue, LinearWeight
 
 
 class TorchOps(Ops[Tensor]):
-    """All operations in plain torch: the functions of the files of this folder."""
+    """All operations in plain torch: the functions of the files of this folder.
+
+    Args:
+        compile_backend: fuses the ops of prompts by `torch.compile`; None fuses none.
+    """
 
     provider = "reference"
     embedding = staticmethod(reference.embedding)
@@ -70,10 +74,14 @@ class TorchOps(Ops[Tensor]):
     sample = staticmethod(sampling.sample)
     logprobs = staticmethod(sampling.logprobs)
 
-    def __init__(self, device: Device = CPU) -> None:
+    def __init__(self, device: Device = CPU, compile_backend: str | None = None) -> None:
         there = torch_device(device)
         super().__init__(there)
         self._torch = there.torch
+        if compile_backend is not None:
+            from quire.ops.torch_ops.compiled import Compiler
+
+            vars(self).update(Compiler(compile_backend).ops())
 
     def last_tokens(self, slots: int) -> LastTokens | None:
         there = self.device
