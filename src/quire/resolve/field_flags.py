@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from quire.core.config import ProfilerConfig
+from quire.resolve.flag_values import refusal
 from quire.resolve.profiler import parse_profiler_config
 from quire.resolve.vllm_arguments import OTHER_VALUES, modernize
 from quire.resolve.vllm_flags import FOREIGN, add_foreign_flags, foreign_notes, foreign_values
@@ -234,6 +235,13 @@ def _add_dotted(group: argparse._ArgumentGroup) -> None:
         )  # fmt: skip
 
 
+def _accepted(name: str, value: str) -> str:
+    """Return a value of a field with choices, unless Quire refuses it by name."""
+    if why := refusal(name, value):
+        raise argparse.ArgumentTypeError(f"{value!r}: {why}")
+    return value
+
+
 def value_options(name: str, hint: Any) -> dict[str, Any]:
     """Return argparse's `type`, `choices` and `metavar` for a field's annotation."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
@@ -242,7 +250,7 @@ def value_options(name: str, hint: Any) -> dict[str, Any]:
         own: list[str] = [*typing.get_args(hint)]
         others, _ = OTHER_VALUES.get(name, ((), ""))
         shown = {"metavar": f"{{{','.join(own)}}}"} if others else {}
-        return {"choices": [*own, *others], **shown}
+        return {"choices": [*own, *others], "type": functools.partial(_accepted, name), **shown}
     convert: Callable[[str], Any]
     if hint is int:
         size = name.endswith("_bytes")

@@ -11,6 +11,30 @@ from quire.core.errors import ConfigError
 
 T = TypeVar("T")
 
+_UNTRIED = "Quire does not run on {}'s GPUs: nothing of it was tried on one. Use cpu."
+_APPLE = (
+    "Quire does not run on Apple's GPUs: torch has no float64 there, which draws of tokens need, "
+    "and Quire needs Linux"
+)
+_ACCELERATOR = "Quire computes on CPUs and on NVIDIA's GPUs"
+REFUSED: dict[str, dict[str, str]] = {
+    "device": {
+        **dict.fromkeys(("rocm", "hip", "amd"), _UNTRIED.format("AMD")),
+        **dict.fromkeys(("xpu", "intel"), _UNTRIED.format("Intel")),
+        **dict.fromkeys(("mps", "metal"), f"{_APPLE}. Use cpu."),
+        **dict.fromkeys(("tpu", "hpu", "neuron", "npu"), f"{_ACCELERATOR}. Use cpu."),
+        "gpu": "write cuda, or auto to take the CPU if there is no GPU.",
+    },
+}
+"""Field → a value that Quire refuses by name → the reason."""
+
+
+def refusal(name: str, value: str) -> str | None:
+    """Return why Quire refuses a value of a field by name; None if it does not."""
+    if name == "device" and value.startswith("cuda:"):
+        return "write cuda, and choose the GPU by CUDA_VISIBLE_DEVICES."
+    return REFUSED.get(name, {}).get(value.lower())
+
 
 def read_json(name: str, text: str, kind: type[T], example: str) -> T:
     """Return the value of the flag of an `EngineArgs` field as a `kind`.

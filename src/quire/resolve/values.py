@@ -18,7 +18,7 @@ from quire.core.registry import did_you_mean
 from quire.core.sampling_params import MOST_LOGPROBS
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.context import AUTO
-from quire.resolve.flag_values import expanded, value_error
+from quire.resolve.flag_values import expanded, refusal, value_error
 
 BLOCK_SIZES = (8, 16, 32)
 
@@ -68,8 +68,8 @@ def check_values(args: EngineArgs) -> None:
     for name, hint in _hints().items():
         value = getattr(args, name)
         if typing.get_origin(hint) is Literal and value not in typing.get_args(hint):
-            choices = typing.get_args(hint)
-            raise value_error(args, name, did_you_mean(str(value), choices))
+            why = refusal(name, str(value)) or did_you_mean(str(value), typing.get_args(hint))
+            raise value_error(args, name, why)
         if isinstance(value, str) and ("\0" in value or not _is_utf8(value)):
             raise value_error(args, name, "it must be UTF-8, without a NUL.")
     try:

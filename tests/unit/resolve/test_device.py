@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from quire.cli.main import main
 from quire.core.errors import ConfigError
 from quire.models.weights.offload import OffloadPlan, held_weight_bytes, layer_weights
 from quire.resolve import device as resolve_device
@@ -42,6 +43,28 @@ def test_the_device(hardware: Hardware, fields: dict[str, Any], device: str) -> 
     config = resolved(hardware, **fields).config
     assert config.device == device
     assert config.ops == ("reference" if device == "cuda" else fields.get("ops", "auto"))
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("mps", "Apple's GPUs"),
+        ("rocm", "AMD's GPUs"),
+        ("XPU", "Intel's GPUs"),
+        ("tpu", "CPUs and on NVIDIA's GPUs"),
+        ("gpu", "write cuda"),
+        ("cuda:1", "CUDA_VISIBLE_DEVICES"),
+        ("cdua", "did you mean cuda"),
+    ],
+)
+def test_other_devices_are_refused_by_name(
+    name: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolved(device=name)
+    with pytest.raises(SystemExit):
+        main(["plan", "gpt2", "--device", name])
+    assert why in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
