@@ -27,6 +27,8 @@ OpsProvider = Literal["auto", "reference", "cpu", "triton"]
 ON_TORCH: frozenset[OpsProvider] = frozenset({"reference", "triton"})
 """Providers whose arrays are torch's."""
 DeviceType = Literal["cpu", "cuda"]
+AttentionPackage = Literal["flash_attn", "flashinfer"]
+"""Packages that may compute the attention of prompts, by module."""
 SpeculativeMethod = Literal["ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3"]
 TEXT_METHODS = ("ngram", "suffix")
 """Methods that look drafts up in texts."""
@@ -258,6 +260,19 @@ class ClusterConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptOps:
+    """What may compute prompts in place of the provider's own ops. Both change bits.
+
+    Attributes:
+        compile_backend: of `torch.compile`, which fuses the reference ops.
+        attention_package: replaces Triton's attention.
+    """
+
+    compile_backend: str | None = None
+    attention_package: AttentionPackage | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """The engine core's whole configuration, sent to it as one msgpack document.
 
@@ -285,8 +300,7 @@ class EngineConfig:
     enforce_eager: bool = False
     capture_sizes: tuple[int, ...] = ()
     """Rows of the decode steps that a GPU replays from graphs."""
-    compile_backend: str | None = None
-    """Backend of `torch.compile`, which fuses the reference ops of prompts; None for none."""
+    prompts: PromptOps = PromptOps()
     async_scheduling: bool = False
     num_scheduler_steps: int = 1
     pack_cache_bytes: int = 0

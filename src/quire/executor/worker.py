@@ -108,17 +108,14 @@ class Worker:
         from quire.models.memory import loaded_bytes
         from quire.models.weights.loader import load_model
         from quire.ops.device import Accelerator
-        from quire.ops.providers import load_ops, open_device, stored_linears
+        from quire.ops.providers import engine_ops, open_device, stored_linears
         from quire.profile.profiling import Profiling
 
         rank = config.share.rank if config.share else 0
         device = open_device(config.device, config.first_gpu + rank)
         self.place = Place(config, self._peers)
         group = self.place.group
-        ops = load_ops(
-            config.ops, None, config.num_threads, config.packing, device, group,
-            config.compile_backend,
-        )  # fmt: skip
+        ops = engine_ops(config, device, group)
         ops.use_threads(config.num_threads)
         watch.lap("import_ops")
         resident = ResidentParts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from quire.core.config import ON_TORCH, OpsProvider
+from quire.core.config import ON_TORCH, EngineConfig, OpsProvider, PromptOps
 from quire.core.errors import ConfigError
 from quire.core.extras import require
 from quire.ops.device import CPU, Device
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from quire.ops.packed_file import StoredLinear
     from quire.ops.rank_group import RankGroup
     from quire.ops.torch_ops.rank_group import TorchRankGroup
+
+
+_OWN = PromptOps()
 
 
 def open_device(name: str, card: int = 0) -> Device:
@@ -35,6 +38,15 @@ def open_device(name: str, card: int = 0) -> Device:
     return CudaDevice(card)
 
 
+def engine_ops(
+    config: EngineConfig, device: Device, group: RankGroup | TorchRankGroup | None
+) -> Ops[Any]:
+    """Return the operations of an engine; see `load_ops`."""
+    return load_ops(
+        config.ops, None, config.num_threads, config.packing, device, group, config.prompts
+    )
+
+
 def load_ops(
     provider: OpsProvider = "auto",
     isa: str | None = None,
@@ -42,7 +54,7 @@ def load_ops(
     quantization: str | None = None,
     device: Device = CPU,
     group: RankGroup | TorchRankGroup | None = None,
-    compile_backend: str | None = None,
+    prompts: PromptOps = _OWN,
 ) -> Ops[Any]:
     """Return the operations of `provider`; its native kernels have `num_threads` threads.
 
@@ -53,8 +65,7 @@ def load_ops(
         isa: instruction set of the native kernels; `QUIRE_CPU_ISA`, else the most capable.
         device: where; native kernels run on the CPU alone.
         group: the processes that the model is split among, of the provider's kind.
-        compile_backend: of `torch.compile`, which fuses the ops of prompts; the reference ops alone
-            can be compiled.
+        prompts: what computes prompts in place of ops on torch.
 
     Raises:
         ConfigError: the native module, the instruction set or torch is missing.
@@ -62,7 +73,7 @@ def load_ops(
     if provider in ON_TORCH or not device.is_host:
         if quantization is not None:
             raise ConfigError("ops on torch have no quantized products.", param="quantization")
-        ops = _torch_ops(provider, device, compile_backend)
+        ops = _torch_ops(provider, device, prompts)
         return ops if group is None else cast("TorchRankGroup", group).bound(ops)
     isa = isa or env.cpu_isa()
     try:
@@ -79,17 +90,17 @@ def load_ops(
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
 
 
-def _torch_ops(provider: OpsProvider, device: Device, compile_backend: str | None) -> Ops[Any]:
+def _torch_ops(provider: OpsProvider, device: Device, prompts: PromptOps) -> Ops[Any]:
     """Return ops on torch, which is imported here, and nowhere on the way to other ops."""
     require("torch", "--ops reference", "--ops")
     if provider == "triton":
         require("triton", "--ops triton", "--ops")
         from quire.ops.triton.provider import TritonOps
 
-        return TritonOps(device)
+        return TritonOps(device, prompts.attention_package)
     from quire.ops.torch_ops.provider import TorchOps
 
-    return TorchOps(device, compile_backend)
+    return TorchOps(device, prompts.compile_backend)
 
 
 def stored_linears(weights: Mapping[str, LinearWeight]) -> dict[str, StoredLinear]:

@@ -155,14 +155,12 @@ class EngineArgs:
     speculative_config: str | None = None
     """Speculative decoding, as JSON: drafts tokens and verifies several in one step. No answer
     changes. Example: '{"method": "suffix", "num_speculative_tokens": 8}'. `ngram` and `suffix`
-    draft from text that was seen before, `draft_model` with a smaller model.
-    docs/speculative.md has all fields."""
+    draft from earlier text, `draft_model` with a smaller model; see docs/speculative.md."""
     num_scheduler_steps: int = 1
     """Decode steps per scheduler call while no request waits."""
     step_timeout: float | None = None
     """Seconds after which a running step counts as stuck. The engine core's stacks are then logged,
-    and another core starts; 0 disables this. Unset: ten times the predicted longest step, at least
-    60."""
+    and another core starts; 0 disables this. Unset: ten times the longest predicted step, >= 60."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the model: `auto`, `cpu` or `cuda`. `cuda` is one GPU, or one for each rank and
     replica (`quire[gpu]`); `auto` uses them if torch can and there are enough."""
@@ -170,14 +168,14 @@ class EngineArgs:
     """Kernels: `cpu` (native), `triton` (GPUs), `reference` (plain torch, with `quire[torch]`), or
     `auto`, the best for the device."""
     enforce_eager: bool = False
-    """Call ops one by one instead of replaying plans, or graphs on a GPU. The results are the
-    same."""
+    """Call ops one by one instead of replaying plans or graphs. The results are the same."""
     compilation_config: str | None = None
     """JSON: which decode steps a GPU replays from graphs. Example: '{"cudagraph_capture_sizes":
     [1, 2, 4, 8]}'. Fields: cudagraph_mode (NONE turns graphs off), cudagraph_capture_sizes,
-    max_cudagraph_capture_size (256). With --ops reference, '{"mode": 1}' has torch.compile fuse the
-    ops of prompts; `backend` is `inductor`, `eager` or `aot_eager`. vLLM's other fields have no
-    effect."""
+    max_cudagraph_capture_size (256), mode (1 compiles prompts of --ops reference)."""
+    attention_backend: str | None = None
+    """Package for the attention of prompts on a GPU: FLASH_ATTN or FLASHINFER. Bits then depend on
+    the batch. Unset: Quire's kernel."""
     num_threads: int | None = None
     """Compute threads. Unset: one per core that this process may use (one for a tiny model)."""
     tensor_parallel_size: int = 1

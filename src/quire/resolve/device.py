@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.core.config import ON_TORCH, DeviceType, EngineConfig, OpsProvider
+from quire.core.config import (
+    ON_TORCH,
+    AttentionPackage,
+    DeviceType,
+    EngineConfig,
+    OpsProvider,
+    PromptOps,
+)
 from quire.core.errors import ConfigError
 from quire.core.extras import installed, require
 from quire.models.weights.offload import last_weights, layer_weights
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.capture import compile_backend
 from quire.resolve.flag_values import value_error
 from quire.system import env
 from quire.system.gpu import LEAST_CAPABILITY, Gpu, first_gpu, why_unused
@@ -73,6 +81,54 @@ def _gpu_ops(args: EngineArgs, gpu: Gpu) -> tuple[OpsProvider, str]:
             f"Triton's kernels need {least}"
         )
     return "triton", "Triton's kernels"
+
+
+def prompt_ops(args: EngineArgs, device: DeviceType, notes: list[str]) -> PromptOps:
+    """Return what computes prompts in place of the provider's ops, with a note on each.
+
+    Raises:
+        ConfigError: a flag is wrong, or a package is not installed.
+    """
+    return PromptOps(compile_backend(args, notes), attention_package(args, device, notes))
+
+
+_PACKAGES: dict[str, tuple[AttentionPackage, str]] = {
+    "FLASH_ATTN": ("flash_attn", "flash-attn"),
+    "FLASHINFER": ("flashinfer", "flashinfer-python"),
+}
+"""vLLM's name of a backend → module, and its package."""
+
+
+def attention_package(
+    args: EngineArgs, device: DeviceType, notes: list[str]
+) -> AttentionPackage | None:
+    """Return what computes the attention of prompts; None for Quire's own kernel.
+
+    Raises:
+        ConfigError: the package is not installed.
+    """
+    wanted = args.attention_backend
+    if wanted is None:
+        return None
+    found = _PACKAGES.get(wanted.upper())
+    if found is None or device != "cuda" or args.ops != "triton":
+        why = "Quire chooses kernels for the machine"
+        if found is not None:
+            why = "it replaces Triton's kernels on a GPU, which are not used here"
+        notes.append(f"--attention-backend {wanted} has no effect: {why}.")
+        return None
+    module, package = found
+    if not installed(module):
+        raise ConfigError(
+            f"--attention-backend {wanted} needs the package {package}, which is not installed.",
+            fix=f"Install it: pip install {package}. Or leave the flag out.",
+            param="attention_backend",
+        )
+    notes.append(
+        f"--attention-backend {wanted}: {package} computes the attention of prompts. Bits of their "
+        "steps depend on what else is in the batch."
+    )
+    return module
 
 
 def memory_budget(

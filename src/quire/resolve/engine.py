@@ -25,9 +25,14 @@ from quire.core.model_config import ModelConfig
 from quire.models.cost import first_guess
 from quire.models.memory import parameter_count
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.capture import capture_sizes, compile_backend
+from quire.resolve.capture import capture_sizes
 from quire.resolve.context import asked_context, with_fitting_context
-from quire.resolve.device import memory_budget, offloaded_bytes, resolve_device
+from quire.resolve.device import (
+    memory_budget,
+    offloaded_bytes,
+    prompt_ops,
+    resolve_device,
+)
 from quire.resolve.flag_values import value_error
 from quire.resolve.images import resolve_images
 from quire.resolve.kv_events import kv_events
@@ -108,7 +113,6 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
     random = RANDOM_WEIGHTS if source.kind == "dummy" else None
     notes += filter(None, [random, yarn_warning(model)])
     dtype = resolve_dtype(args, model, device, notes)
-    hash_algo = _hash_algo(args)
     kv_dtype = resolve_kv_dtype(args, model, dtype)
     quantized = resolve_quantization(args, source, model, notes)
     tokenizer_path = _tokenizer_path(args, source)
@@ -132,14 +136,14 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
         capture_sizes=capture_sizes(args, device, notes),
-        compile_backend=compile_backend(args, notes),
+        prompts=prompt_ops(args, device, notes),
         async_scheduling=_overlaps(args, device, samples=pooled.pooling is None),
         num_scheduler_steps=args.num_scheduler_steps,
         pack_cache_bytes=args.pack_cache_bytes,
         tiers=host_tiers(args, model, kv_dtype, transfer),
         transfer=transfer,
-        prefix_caching_hash_algo=hash_algo,
-        prefix_caching_hash_seed=int.from_bytes(os.urandom(8)) if hash_algo == "xxhash" else 0,
+        prefix_caching_hash_algo=_hash_algo(args),
+        prefix_caching_hash_seed=_hash_seed(args),
         calculate_kv_scales=args.calculate_kv_scales,
         profiler=checked(args.profiler_config or from_environment(env.profiler_fields())),
         tokenizer_path=None if tokenizer_path is None else str(tokenizer_path),
@@ -151,6 +155,11 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         device=device,
     )
     return Resolved(_completed(args, config, hardware, notes), source, tokenizer_path, notes)
+
+
+def _hash_seed(args: EngineArgs) -> int:
+    """Return a secret seed for hashes that need one, else 0."""
+    return int.from_bytes(os.urandom(8)) if _hash_algo(args) == "xxhash" else 0
 
 
 def _hash_algo(args: EngineArgs) -> HashAlgo:
@@ -249,7 +258,7 @@ def _step_timeout(args: EngineArgs, config: EngineConfig) -> float:
     )
     # Each stage has a part of the layers, and as small a part of the cores.
     times = config.num_scheduler_steps * config.pipeline_parallel_size
-    compiling = _COMPILE_TIMEOUT if config.compile_backend else 0.0
+    compiling = _COMPILE_TIMEOUT if config.prompts.compile_backend else 0.0
     return max(STEP_TIMEOUT, STEP_TIMEOUT_FACTOR * times * longest) + compiling
 
 

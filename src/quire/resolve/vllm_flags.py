@@ -128,7 +128,7 @@ FOREIGN: dict[str, Foreign] = {
         _always("Quire has one way to do this, with the same answers"),
     ),
     **_each(
-        "attention_backend attention_config kernel_config moe_backend linear_backend "
+        "attention_config kernel_config moe_backend linear_backend "
         "mamba_backend gdn_prefill_backend",
         _always(_FOR_GPU_TUNING, switch=False),
     ),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quire.core.config import AttentionPackage
 from quire.core.dtypes import DType
 from quire.ops.device import CPU, Device
 from quire.ops.last_tokens import LastTokens
@@ -18,6 +19,7 @@ from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.triton import (
     attention,
     experts,
+    flash,
     latent,
     launch,
     linear,
@@ -62,19 +64,28 @@ KERNELS: dict[str, Callable[..., Any]] = {
 class TritonOps(TorchOps):
     """Ops on an NVIDIA GPU; on the CPU with Triton's interpreter, which is for tests.
 
+    Args:
+        attention_package: computes the attention of prompts; see `flash`.
+
     Raises:
         ConfigError: the device cannot run the kernels.
     """
 
     provider = "triton"
 
-    def __init__(self, device: Device = CPU) -> None:
+    def __init__(
+        self, device: Device = CPU, attention_package: AttentionPackage | None = None
+    ) -> None:
         launch.check(device)
         super().__init__(device)
         if isinstance(self.device, TorchAccelerator):
             self.capture = TableCapture(self.device)
         chosen(self._torch)  # which logs the file
         vars(self).update(KERNELS, embedding=embedding, vocab_embedding=vocab_embedding)
+        if attention_package is not None:
+            own = attention.paged_attention
+            attend = flash.prompt_attention(attention_package, self._torch, own)
+            vars(self).update(paged_attention=attend)
         self.sources = {op: "triton" if op in KERNELS else "torch" for op in self.sources}
 
     def last_tokens(self, slots: int) -> LastTokens | None:
