@@ -7,17 +7,21 @@
 //   weights  [rows, keys]  = exp2(...)               row maxima and sums are lane-wise; then transposed
 //   acc      [rows, dim]  += weights x V [keys, dim] V repacked: pairs of keys interleaved
 //
-// Interleaving permutes every 32 columns of V by kColumnOrder, which is undone at the end. An element of
-// a product depends only on its own row and column, and hidden keys have weight 0. So a row's result
-// has the same bits whatever other rows are in its tiles.
+// Interleaving permutes every 32 columns of V, which is undone at the end. With at most kFewRows rows of
+// a head, vectors hold several keys of the rows, and some heads are computed together. An element of a
+// product depends only on its own row and column, and hidden keys have weight 0. So a row's result has
+// the same bits whatever other rows are in its tiles.
 #include "attention_amx_scores.h"
 #include "attention_amx_values.h"
+#include "attention_amx_weights.h"
 #include "attention_any.h"
 #include "attention_walk.h"
 
 namespace quire::QUIRE_ISA {
 
 namespace {
+
+constexpr int64_t kLead = 32 << 10;  // default prefetch distance in bytes for few rows
 
 void clear(const Work& w, State& state) {
   for (int i = 0; i < w.slabs * kSide; i += kSide) {
@@ -27,33 +31,60 @@ void clear(const Work& w, State& state) {
   state.empty = true;
 }
 
-// One key tile; `scales` may be null.
+// One key tile and all rows of a head; `scales` may be null.
 template <class T>
 void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* scales,
             Ahead& ahead, int64_t start, State& state) {
-  const int last_tile = (keys.last + kSide - 1) / kSide;
-  int tile = keys.first / kSide;
-  const int step = tile / 2, end = (last_tile + 1) / 2;
-  for (; tile + 2 <= last_tile; tile += 2) score<2>(w, keys, tile, ahead);
-  if (tile < last_tile) score<1>(w, keys, tile, ahead);
-  const Scaling scaling(a);
-  const bool capped = scaling.cap > 0.0f;
-  for (int slab = 0; slab < w.slabs; ++slab) {
-    if (scales != nullptr) scale_scores(w, slab, *scales, 32 * step, 32 * end);
-    if (capped) cap_scores(w, slab, scaling.scale, 32 * step, 32 * end);
-    hide(w, slab, start, keys, 32 * step, 32 * end);
-    weigh(w, slab, scales, state, capped ? scaling.cap : scaling.scale, step, end, ahead);
-  }
-  if (w.slabs == 1) {  // one step's values at a time stay in the L1 cache; the sums are the same
-    for (int i = step; i < end; ++i, state.empty = false) {
-      pack_values(w, keys, i, w.v[0], ahead);
-      add_values<1>(w, state, 0, i, i + 1, w.v, ahead);
+  const int first = keys.first / kSide, last = (keys.last + kSide - 1) / kSide;
+  const int step = first / 2, end = (last + 1) / 2;
+  KeyRows k[kKeyTiles];
+  for (int tile = first; tile < last; ++tile) k[tile] = key_rows(keys, tile, w.k[tile]);
+  for (int i = step; i < end; ++i) pack_values(w, keys, i, w.v[i - step], ahead);
+  for (int slab = 0; slab < w.slabs; slab += 2) {
+    const int slabs = slab + 1 < w.slabs ? 2 : 1;
+    score_tiles<T>(w, k, slab, slabs, first, last, ahead);
+    for (int s = slab; s < slab + slabs; ++s) {
+      weigh_tile<kSide>(a, w, s, keys, scales, start, state, step, end, ahead);
     }
-  } else {
-    for (int i = step; i < end; ++i) pack_values(w, keys, i, w.v[i - step], ahead);
-    int slab = 0;
-    for (; slab + 2 <= w.slabs; slab += 2) add_values<2>(w, state, slab, step, end, w.v, ahead);
-    if (slab < w.slabs) add_values<1>(w, state, slab, step, end, w.v, ahead);
+    if (slabs == 2) {
+      add_values<2>(w, state, slab, step, end, w.v, ahead);
+    } else {
+      add_values<1>(w, state, slab, step, end, w.v, ahead);
+    }
+  }
+  state.empty = false;
+}
+
+// One key tile and the few rows of w.slabs heads; `scales` may be null.
+template <class T>
+void attend_few(const AttentionArgs& a, Work& w, Keys<T> keys, const Scales* scales, Ahead& ahead,
+                int64_t start, State& state) {
+  const int first = keys.first / kSide, last = (keys.last + kSide - 1) / kSide;
+  const int step = first / 2, end = (last + 1) / 2;
+  configure_few_scores(w);
+  for (int tile = first; tile < last; tile += 2) {
+    const int count = last - tile < 2 ? 1 : 2;
+    for (int head = 0; head < w.slabs; ++head) {
+      keys.set_head(head);
+      KeyRows k[2];
+      for (int i = 0; i < count; ++i) k[i] = key_rows(keys, tile + i, w.k[2 * (head % 2) + i]);
+      if (count == 2) score_few<T, 2>(w, k, head, tile, ahead);
+      if (count == 1) score_few<T, 1>(w, k, head, tile, ahead);
+    }
+  }
+  for (int head = 0; head < w.slabs; ++head) {
+    const Scales* const own = scales == nullptr ? nullptr : scales + head;
+    switch (w.lanes) {
+      case 1: weigh_tile<1>(a, w, head, keys, own, start, state, step, end, ahead); break;
+      case 2: weigh_tile<2>(a, w, head, keys, own, start, state, step, end, ahead); break;
+      case 4: weigh_tile<4>(a, w, head, keys, own, start, state, step, end, ahead); break;
+      default: weigh_tile<8>(a, w, head, keys, own, start, state, step, end, ahead);
+    }
+  }
+  configure_few_values(w);
+  for (int head = 0; head < w.slabs; ++head) {
+    keys.set_head(head);
+    add_few(w, state, keys, head, step, end, ahead);
   }
   state.empty = false;
 }
@@ -72,7 +103,7 @@ QUIRE_ONCE void merge(const Work& w, State& total, const State& part) {
     store(old_factor, old_scale);
     store(factor, scale);
     for (int d = 0; d < w.dim_tiles; ++d) {
-      for (int i = 0; i < kSide; ++i) {
+      for (int i = 0; i < w.rows_of(slab); ++i) {
         float* acc = total.acc[slab][d] + i * kSide;
         const Vec added = mul(load(part.acc[slab][d] + i * kSide), broadcast(factor[i]));
         store(acc, add(mul(load(acc), broadcast(old_factor[i])), added));
@@ -105,40 +136,41 @@ void restore(const Work& w, const float* from, State& state) {
 }
 
 // acc / sum; adding zero makes -0 of an underflow 0, whose sign depends on the tiling.
-QUIRE_ONCE void store_rows(const AttentionArgs& a, int64_t kv_head, int64_t offset, const Work& w,
-                           const State& state) {
+QUIRE_ONCE void store_row(const AttentionArgs& a, int64_t head, const State& state, int slab, int r,
+                          bf16* to) {
   // Tiles 2d and 2d + 1 hold columns 0-3, 8-11, ... and 4-7, 12-15, ... of 32.
   const __m512i left = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
   const __m512i right = _mm512_add_epi32(left, _mm512_set1_epi32(8));
-  bf16* out = static_cast<bf16*>(a.out) + offset;
-  for (int r = 0; r < w.rows; ++r) {
-    bf16* to = out + row_offset(w, r, a.out_stride, a.head_dim);
-    const int64_t head = kv_head * w.group + r % w.group;
-    const Vec scale = broadcast(a.v_unit / with_sink(a, head, state.sum[r], state.top[r]));
-    alignas(64) float row[kAttentionHeadDim];
-    for (int d = 0; d < w.dim_tiles; d += 2) {
-      const float* acc = state.acc[r / kSide][d] + r % kSide * kSide;
-      const Vec x = load(acc), y = load(acc + kCells);
-      store(row + 16 * d, mul(_mm512_permutex2var_ps(x, left, y), scale));
-      store(row + 16 * d + 16, mul(_mm512_permutex2var_ps(x, right, y), scale));
-    }
-    if (a.packed) rotate(row, a.head_dim);
-    for (int64_t d = 0; d < a.head_dim; d += kLanes) store(to + d, add(load(row + d), zero()));
+  const int at = slab * kSide + r;
+  const Vec scale = broadcast(a.v_unit / with_sink(a, head, state.sum[at], state.top[at]));
+  alignas(64) float row[kAttentionHeadDim];
+  for (int64_t d = 0; d < a.head_dim; d += 32) {
+    const float* acc = state.acc[slab][d / kSide] + r * kSide;
+    const Vec x = load(acc), y = load(acc + kCells);
+    store(row + d, mul(_mm512_permutex2var_ps(x, left, y), scale));
+    store(row + d + 16, mul(_mm512_permutex2var_ps(x, right, y), scale));
   }
+  if (a.packed) rotate(row, a.head_dim);
+  for (int64_t d = 0; d < a.head_dim; d += kLanes) store(to + d, add(load(row + d), zero()));
 }
 
-void set_rows(const AttentionArgs& a, const AttentionTask& tile, Work& w) {
+void set_rows(const AttentionArgs& a, const AttentionTask& task, Work& w) {
   w.group = static_cast<int>(a.heads / a.kv_heads);
-  w.rows = tile.rows * w.group;
+  w.rows = task.rows * w.group;
+  w.lanes = kSide;
+  if (w.rows <= kFewRows) {
+    for (w.lanes = 1; w.lanes < w.rows;) w.lanes *= 2;
+  }
   w.slabs = (w.rows + kSide - 1) / kSide;
   w.dim_steps = static_cast<int>(a.head_dim / 32);
   w.dim_tiles = 2 * w.dim_steps;
-  for (int r = 0; r < w.slabs * kSide; ++r) {
-    w.at[r] = tile.position + (r < w.rows ? r : w.rows - 1) / w.group;
-    w.first[r] = static_cast<int32_t>(attention_first(a, w.at[r]));
+  for (int i = 0; i < w.slabs * kSide; ++i) {
+    const int r = w.few() ? i % w.lanes : i;
+    w.at[i] = task.position + (r < w.rows ? r : w.rows - 1) / w.group;
+    w.first[i] = static_cast<int32_t>(attention_first(a, w.at[i]));
   }
-  w.ahead = static_cast<int>(attention_ahead(a, tile.seq));
-  w.last = a.seq_lens[tile.seq] - 1;
+  w.ahead = static_cast<int>(attention_ahead(a, task.seq));
+  w.last = a.seq_lens[task.seq] - 1;
 }
 
 // The work for `walk`.
@@ -154,34 +186,60 @@ struct TileWork {
     set_rows(a, task, tile);
   }
 
-  int heads() const { return 1; }
-  int64_t lead() const { return kWholeTile; }
-  int rows() const { return tile.rows; }
+  int heads() const { return tile.few() && !a.packed ? kSlabs : 1; }
+  int64_t lead() const {
+    if (!tile.few()) return kWholeTile;
+    return a.tuning.ahead_bytes > 0 ? a.tuning.ahead_bytes : kLead;
+  }
+  int rows() const { return tile.slabs * kSide; }
   int64_t column(int64_t head) const { return head * tile.group * a.head_dim; }
 
-  void load(int64_t head, int) { pack_queries(a, task.row * a.q_stride + column(head), tile); }
+  void load(int64_t head, int heads) {
+    if (tile.few()) tile.slabs = heads;
+    for (int slab = 0; slab < tile.slabs; ++slab) {
+      const int64_t own = tile.few() ? head + slab : head;
+      pack_queries<T>(a, task.row * a.q_stride + column(own), tile, slab);
+    }
+  }
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
     if constexpr (sizeof(T) == 1) {
       if (a.k_scale != nullptr) {
-        Scales scales;
-        scales.read(keys);
-        if constexpr (__is_same(T, int8_t)) {
+        Scales scales[kSlabs];
+        Keys<T> own = keys;
+        for (int head = 0; head < (tile.few() ? tile.slabs : 1); ++head) {
+          own.set_head(head);
+          scales[head].read(own);
+        }
+        if constexpr (kWholeNumbers<T>) {
           if (a.packed) return attend_packed(keys, scales, ahead, start, state);
         }
-        return QUIRE_ISA::attend(a, tile, keys, &scales, ahead, start, state);
+        return attend_plain(keys, scales, ahead, start, state);
       }
     }
-    QUIRE_ISA::attend(a, tile, keys, nullptr, ahead, start, state);
+    attend_plain(keys, nullptr, ahead, start, state);
   }
-  void attend_packed(const Keys<int8_t>& keys, const Scales& scales, Ahead& ahead, int64_t start,
+  void attend_packed(const Keys<int8_t>& keys, const Scales* scales, Ahead& ahead, int64_t start,
                      State& state) {
     Unpacked room(keys);
     room.read(keys, false, keys.first, keys.last);
     room.read(keys, true, keys.first, keys.last);
-    QUIRE_ISA::attend(a, tile, room.keys, &scales, ahead, start, state);
+    attend_plain(room.keys, scales, ahead, start, state);
+  }
+  void attend_plain(const Keys<T>& keys, const Scales* scales, Ahead& ahead, int64_t start,
+                    State& state) {
+    if (tile.few()) return attend_few(a, tile, keys, scales, ahead, start, state);
+    QUIRE_ISA::attend(a, tile, keys, scales, ahead, start, state);
   }
   void store(int64_t head, const State& state) {
-    store_rows(a, head, task.row * a.out_stride + column(head), tile, state);
+    for (int slab = 0; slab < tile.slabs; ++slab) {
+      const int64_t own = tile.few() ? head + slab : head;
+      bf16* const out = static_cast<bf16*>(a.out) + task.row * a.out_stride + column(own);
+      for (int i = 0; i < tile.rows_of(slab); ++i) {
+        const int r = tile.few() ? i : slab * kSide + i;
+        store_row(a, own * tile.group + r % tile.group, state, slab, i,
+                  out + row_offset(tile, r, a.out_stride, a.head_dim));
+      }
+    }
   }
 };
 
@@ -194,8 +252,8 @@ bool fits_tiles(const AttentionArgs& a) {
 template <class T>
 void tiled_attention(const AttentionArgs& a, int64_t index) {
   if (!fits_tiles(a)) return attention<T>(a, index);
-  configure_tiles();
   TileWork<T> work(a, a.tasks[index]);
+  if (!work.tile.few()) configure_tiles();
   walk<T>(a, a.tasks[index], work);
   _tile_release();
 }

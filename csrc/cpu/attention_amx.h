@@ -12,17 +12,18 @@ namespace {
 constexpr int kSide = 16;                            // rows, and 4-byte columns, of a tile register
 constexpr int kCells = kSide * kSide;                // 4-byte elements of a tile register
 constexpr int kSlabs = kAttentionRows / kSide;       // of query rows
+constexpr int kFewRows = 8;                          // of a head, that share vectors with other keys
+constexpr int kKeyTiles = kAttentionKeys / kSide;
 constexpr int kKeySteps = kAttentionKeys / 32;       // of 32 keys, as the inner dimension
 constexpr int kDimSteps = kAttentionHeadDim / 32;    // of 32 columns, as the inner dimension
 constexpr int kDimTiles = kAttentionHeadDim / kSide;
 constexpr float kNothing = -1e30f;  // `top` of a row without keys
 
-inline void configure_tiles() {
-  configure(TileConfig{.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
-                       .rows = {16, 16, 16, 16, 16, 16, 16, 16}});
-}
+template <class T>
+constexpr bool kWholeNumbers = __is_same(T, int8_t);
 
-// A partial result: acc / sum, both times 2^-top. acc is stored in whole tiles.
+// A partial result: acc / sum, both times 2^-top. acc is stored in whole tiles. With few rows a slab is
+// a head, and `top` and `sum` repeat its rows.
 struct State {
   alignas(64) float top[kAttentionRows];
   alignas(64) float sum[kAttentionRows];
@@ -30,19 +31,51 @@ struct State {
   bool empty;
 };
 
+// Scores are [keys][lanes]: a slab's rows are the lanes. Few rows fill a vector with several keys.
 struct Work {
-  int rows, slabs, group;
+  int rows, lanes;   // of a slab of few rows; else all rows, and 16
+  int slabs, group;
   int dim_steps, dim_tiles;
   alignas(64) int32_t at[kAttentionRows];     // position of each row
   alignas(64) int32_t first[kAttentionRows];  // of the tokens that it sees
+  alignas(64) float worth[kAttentionRows];    // factors of the rows' scores
   int ahead;                                  // tokens that a row sees after its own
   int last;                                   // last position of the sequence
-  alignas(64) uint32_t q[kSlabs][kDimSteps][kCells];        // q^T: pairs of columns down, rows across
-  alignas(64) float scores[kSlabs][kAttentionKeys][kSide];  // transposed
-  alignas(64) uint32_t weights[kSlabs][kKeySteps][kCells];  // rows down, pairs of keys across
-  alignas(64) uint32_t v[kKeySteps][kDimTiles][kCells];     // pairs of keys down, columns across
-  alignas(64) bf16 k[2][kSide * kAttentionHeadDim];         // 16 keys in a row, as bfloat16
+  // q^T: pairs of columns down, rows across. For int8 keys: fours, upper bytes and lower bytes in turns.
+  alignas(64) uint32_t q[kSlabs][kDimSteps][kCells];
+  alignas(64) float scores[kSlabs][kAttentionKeys * kSide];
+  alignas(64) int32_t lower[kSlabs][kAttentionKeys * kSide];  // products with lower bytes
+  alignas(64) uint32_t weights[kSlabs][kKeySteps][kCells];    // rows down, pairs of keys across
+  alignas(64) uint32_t v[kKeySteps][kDimTiles][kCells];       // pairs of keys down, columns across
+  alignas(64) uint8_t k[kKeyTiles][kSide * kAttentionHeadDim * 2];  // keys that are not read in place
+
+  bool few() const { return lanes < kSide; }
+  // The rows of a slab's tiles that are used.
+  int rows_of(int slab) const {
+    if (few()) return rows;
+    return rows - slab * kSide < kSide ? rows - slab * kSide : kSide;
+  }
 };
+
+// Registers 0-3 hold sums, 4 and 5 left operands, 6 and 7 right ones.
+inline void configure_tiles() {
+  configure(TileConfig{.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                       .rows = {16, 16, 16, 16, 16, 16, 16, 16}});
+}
+
+// The same for scores of few rows, whose right operands have few columns.
+inline void configure_few_scores(const Work& w) {
+  const auto bytes = static_cast<uint16_t>(4 * w.lanes);
+  configure(TileConfig{.row_bytes = {bytes, bytes, bytes, bytes, 64, 64, bytes, bytes},
+                       .rows = {16, 16, 16, 16, 16, 16, 16, 16}});
+}
+
+// The same for their values: left operands have few rows.
+inline void configure_few_values(const Work& w) {
+  const auto rows = static_cast<uint8_t>(w.rows);
+  configure(TileConfig{.row_bytes = {64, 64, 64, 64, 64, 64, 64, 64},
+                       .rows = {rows, rows, rows, rows, rows, rows, 16, 16}});
+}
 
 inline int64_t row_offset(const Work& w, int r, int64_t stride, int64_t dim) {
   return r / w.group * stride + r % w.group * dim;
@@ -61,6 +94,12 @@ inline __m512i load_bf16(const F8* p) {
   __m512i values, same;
   Float8Pairs<F8>().widen(_mm512_permutexvar_epi64(apart, _mm512_castsi256_si512(codes)), values, same);
   return values;
+}
+// 64 codes; of every 16 bytes the first half will be columns of the first vector.
+template <class F8>
+inline __m512i load_codes(const F8* p) {
+  const __m512i halves = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+  return _mm512_permutexvar_epi64(halves, _mm512_loadu_si512(p));
 }
 
 alignas(64) constexpr bf16 kZeros[kAttentionHeadDim] = {};

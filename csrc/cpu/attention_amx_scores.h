@@ -1,4 +1,4 @@
-// Attention on AMX tiles: queries times keys, and scores to weights.
+// Attention on AMX tiles: queries times keys.
 #pragma once
 
 #include "attention_amx.h"
@@ -6,201 +6,233 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// Rotates one query row (int4.h).
-QUIRE_ONCE inline void rotate_query(const bf16* from, int64_t dim, bf16* to) {
+// Rounds a row of q to 16 bits of its largest element; bytes of a number are apart in `upper` and
+// `lower`. Returns what one unit is worth: NaN if an element is not finite.
+QUIRE_ONCE inline float split_query(const float* q, int64_t dim, uint8_t* upper, uint8_t* lower) {
+  Vec top = zero(), nothing = zero();
+  for (int64_t d = 0; d < dim; d += kLanes) {
+    const Vec x = load(q + d);
+    top = max(top, abs(x));
+    nothing = fma(x, zero(), nothing);
+  }
+  const float most = largest(top);
+  const Vec units = broadcast(most > 1e-33f ? 32767.0f / most : 0.0f);
+  for (int64_t d = 0; d < dim; d += kLanes) {
+    const __m512i x = _mm512_cvtps_epi32(mul(load(q + d), units));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(lower + d), _mm512_cvtepi32_epi8(x));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(upper + d),
+                     _mm512_cvtepi32_epi8(_mm512_srai_epi32(x, 8)));
+  }
+  return most * (1.0f / 32767.0f) + sum(nothing);
+}
+
+// A query row as products with int8 take it: 64 upper bytes, then the 64 lower ones, and so on.
+QUIRE_ONCE inline float split_row(const AttentionArgs& a, const bf16* from, uint8_t* to) {
   alignas(64) float row[kAttentionHeadDim];
-  for (int64_t d = 0; d < dim; d += kLanes) store(row + d, load(from + d));
-  rotate(row, dim);
-  for (int64_t d = 0; d < dim; d += kLanes) store(to + d, load(row + d));
+  alignas(64) uint8_t parts[2][kAttentionHeadDim];
+  for (int64_t d = 0; d < a.head_dim; d += kLanes) store(row + d, load(from + d));
+  if (a.packed) rotate(row, a.head_dim);
+  const float worth = split_query(row, a.head_dim, parts[0], parts[1]);
+  for (int64_t d = 0; d < a.head_dim; d += 32) {
+    uint8_t* const at = to + d / 64 * 128 + d % 64;
+    __builtin_memcpy(at, parts[0] + d, 32);
+    __builtin_memcpy(at + 64, parts[1] + d, 32);
+  }
+  return worth;
 }
 
-QUIRE_ONCE inline void pack_queries(const AttentionArgs& a, int64_t offset, Work& w) {
-  const bf16* rows_at[kAttentionRows];
-  alignas(64) bf16 rotated[kAttentionRows * kAttentionHeadDim];
-  for (int r = 0; r < w.rows; ++r) {
-    rows_at[r] = static_cast<const bf16*>(a.q) + offset + row_offset(w, r, a.q_stride, a.head_dim);
-    if (!a.packed) continue;
-    bf16* const to = rotated + r * kAttentionHeadDim;
-    rotate_query(rows_at[r], a.head_dim, to);
-    rows_at[r] = to;
-  }
-  for (int slab = 0; slab < w.slabs; ++slab) {
-    for (int step = 0; step < w.dim_steps; ++step) {
-      __m512i rows[kSide];
-      for (int i = 0; i < kSide; ++i) {
-        const int r = slab * kSide + i;
-        rows[i] = r < w.rows ? _mm512_loadu_si512(rows_at[r] + 32 * step) : _mm512_setzero_si512();
-      }
-      transpose(rows, w.q[slab][step]);
-    }
-  }
-}
+alignas(64) constexpr uint8_t kNoQuery[2 * kAttentionHeadDim] = {};
 
-// 16 keys as a tile: in place, or copied together where blocks are shorter.
+// The queries of a slab, to be multiplied by keys of T.
 template <class T>
-inline const bf16* key_rows(const Keys<T>& keys, int tile, bf16* room) {
+QUIRE_ONCE void pack_queries(const AttentionArgs& a, int64_t offset, Work& w, int slab) {
+  alignas(64) uint8_t room[kWholeNumbers<T> ? kSide : 1][2 * kAttentionHeadDim];
+  const uint8_t* rows[kSide];
+  const int steps = kWholeNumbers<T> ? (w.dim_steps + 1) / 2 * 2 : w.dim_steps;
+  float* const worth = w.worth + slab * kSide;
   for (int i = 0; i < kSide; ++i) {
-    const int j = tile * kSide + i;
-    if (!keys.has(j)) continue;  // whose scores are hidden
-    for (int64_t d = 0; d < keys.dim; d += 32) {
-      _mm512_store_si512(room + i * keys.dim + d, load_bf16(keys.key(j) + d));
+    const int r = w.few() ? i : slab * kSide + i;
+    worth[i] = 1.0f;
+    rows[i] = kNoQuery;
+    if (r >= w.rows) continue;
+    const bf16* const from =
+        static_cast<const bf16*>(a.q) + offset + row_offset(w, r, a.q_stride, a.head_dim);
+    rows[i] = reinterpret_cast<const uint8_t*>(from);
+    if constexpr (kWholeNumbers<T>) {
+      __builtin_memset(room[i] + 64 * (steps - 2), 0, 128);
+      worth[i] = split_row(a, from, room[i]);
+      rows[i] = room[i];
     }
   }
-  return room;
+  for (int step = 0; step < steps; ++step) {
+    __m512i lines[kSide];
+    for (int i = 0; i < kSide; ++i) lines[i] = _mm512_loadu_si512(rows[i] + 64 * step);
+    transpose(lines, w.q[slab][step]);
+  }
+  for (int i = w.lanes; i < kSide; ++i) worth[i] = worth[i - w.lanes];  // each key's lanes repeat them
 }
-inline const bf16* key_rows(const Keys<bf16>& keys, int tile, bf16* room) {
+
+// 16 keys as a tile, and the bytes from one to the next: in place, or copied together where they are
+// to be converted or blocks are shorter. Keys outside the tile hold anything; their scores are hidden.
+struct KeyRows {
+  const uint8_t* at;
+  int64_t stride;
+};
+
+template <class F8>
+inline void widen_row(const F8* from, int64_t dim, bf16* to) {
+  const Float8Pairs<F8> pairs;
+  int64_t d = 0;
+  for (; d + 64 <= dim; d += 64) {
+    __m512i x, y;
+    pairs.widen(load_codes(from + d), x, y);
+    _mm512_storeu_si512(to + d, x);
+    _mm512_storeu_si512(to + d + 32, y);
+  }
+  if (d < dim) _mm512_storeu_si512(to + d, load_bf16(from + d));
+}
+
+template <class T>
+inline KeyRows key_rows(const Keys<T>& keys, int tile, uint8_t* room) {
+  constexpr bool kPlain = kWholeNumbers<T> || sizeof(T) == 2;
+  const int64_t bytes = kWholeNumbers<T> ? (keys.dim + 63) / 64 * 64 : 2 * keys.dim;
+  const int64_t own = keys.dim * static_cast<int64_t>(sizeof(T));
   const int j = tile * kSide;
-  if (keys.shift >= 4) return keys.key(j);
-  for (int half = 0; half < 2; ++half) {
-    const bf16* block = keys.k[2 * tile + half];
-    if (block != nullptr) {
-      __builtin_memcpy(room + half * 8 * keys.dim, block, static_cast<uint64_t>(16 * keys.dim));
+  if (kPlain && keys.shift >= 4 && bytes == own) {
+    return {reinterpret_cast<const uint8_t*>(keys.key(j)), bytes};
+  }
+  for (int i = 0; i < kSide; ++i) {
+    if (!keys.has(j + i)) continue;
+    if constexpr (kPlain) {
+      __builtin_memcpy(room + i * bytes, keys.key(j + i), static_cast<uint64_t>(own));
+    } else {
+      widen_row(keys.key(j + i), keys.dim, reinterpret_cast<bf16*>(room + i * bytes));
     }
   }
-  return room;
+  return {room, bytes};
 }
 
 // Scores of KeyTiles x Slabs tiles (1 or 2 each).
 template <int KeyTiles, int Slabs>
-QUIRE_ONCE inline void score_tiles(const bf16* k0, const bf16* k1, int64_t dim, int steps,
-                                   const uint32_t (*q0)[kCells], const uint32_t (*q1)[kCells],
-                                   float* s00, float* s10, float* s01, float* s11, Ahead& ahead) {
+QUIRE_ONCE inline void score_floats(Work& w, const KeyRows* k, int slab, int tile, Ahead& ahead) {
   _tile_zero(0);
   if constexpr (KeyTiles == 2) _tile_zero(1);
   if constexpr (Slabs == 2) _tile_zero(2);
   if constexpr (KeyTiles == 2 && Slabs == 2) _tile_zero(3);
-  const int64_t stride = 2 * dim;
-  for (int step = 0; step < steps; ++step) {
+  for (int step = 0; step < w.dim_steps; ++step) {
     ahead.fetch(kLines);
-    QUIRE_TILE_LOAD(4, k0 + 32 * step, stride);
-    QUIRE_TILE_LOAD(6, q0[step], 64);
+    QUIRE_TILE_LOAD(4, k[0].at + 64 * step, k[0].stride);
+    QUIRE_TILE_LOAD(6, w.q[slab][step], 64);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (KeyTiles == 2) {
-      QUIRE_TILE_LOAD(5, k1 + 32 * step, stride);
+      QUIRE_TILE_LOAD(5, k[1].at + 64 * step, k[1].stride);
       _tile_dpbf16ps(1, 5, 6);
     }
     if constexpr (Slabs == 2) {
-      QUIRE_TILE_LOAD(7, q1[step], 64);
+      QUIRE_TILE_LOAD(7, w.q[slab + 1][step], 64);
       _tile_dpbf16ps(2, 4, 7);
       if constexpr (KeyTiles == 2) _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, s00, 64);
-  if constexpr (KeyTiles == 2) _tile_stored(1, s10, 64);
-  if constexpr (Slabs == 2) _tile_stored(2, s01, 64);
-  if constexpr (KeyTiles == 2 && Slabs == 2) _tile_stored(3, s11, 64);
+  float *const s = w.scores[slab] + tile * kCells, *const below = w.scores[slab + Slabs - 1] + tile * kCells;
+  _tile_stored(0, s, 64);
+  if constexpr (KeyTiles == 2) _tile_stored(1, s + kCells, 64);
+  if constexpr (Slabs == 2) _tile_stored(2, below, 64);
+  if constexpr (KeyTiles == 2 && Slabs == 2) _tile_stored(3, below + kCells, 64);
 }
 
-template <int KeyTiles, class T>
-inline void score(Work& w, const Keys<T>& keys, int tile, Ahead& ahead) {
-  const bf16* k0 = key_rows(keys, tile, w.k[0]);
-  const bf16* k1 = KeyTiles == 2 ? key_rows(keys, tile + 1, w.k[1]) : k0;
-  const int j = tile * kSide;
-  const int next = KeyTiles == 2 ? j + kSide : j;
-  int slab = 0;
-  for (; slab + 2 <= w.slabs; slab += 2) {
-    score_tiles<KeyTiles, 2>(k0, k1, keys.dim, w.dim_steps, w.q[slab], w.q[slab + 1],
-                             w.scores[slab][j], w.scores[slab][next], w.scores[slab + 1][j],
-                             w.scores[slab + 1][next], ahead);
+// The same with int8 keys, for one slab.
+template <int KeyTiles>
+QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int tile, Ahead& ahead) {
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (KeyTiles == 2) {
+    _tile_zero(2);
+    _tile_zero(3);
   }
-  if (slab < w.slabs) {
-    score_tiles<KeyTiles, 1>(k0, k1, keys.dim, w.dim_steps, w.q[slab], w.q[slab], w.scores[slab][j],
-                             w.scores[slab][next], nullptr, nullptr, ahead);
+  for (int step = 0; step < w.dim_steps; step += 2) {
+    ahead.fetch(kLines);
+    QUIRE_TILE_LOAD(4, k[0].at + 32 * step, k[0].stride);
+    QUIRE_TILE_LOAD(6, w.q[slab][step], 64);
+    _tile_dpbssd(0, 4, 6);
+    QUIRE_TILE_LOAD(7, w.q[slab][step + 1], 64);
+    _tile_dpbsud(1, 4, 7);
+    if constexpr (KeyTiles == 2) {
+      QUIRE_TILE_LOAD(5, k[1].at + 32 * step, k[1].stride);
+      _tile_dpbssd(2, 5, 6);
+      _tile_dpbsud(3, 5, 7);
+    }
   }
-}
-
-// Multiplies the scores of a slab's keys [j, end) by the scales of the keys.
-QUIRE_ONCE inline void scale_scores(Work& w, int slab, const Scales& scales, int j, int end) {
-  for (; j < end; ++j) {
-    float* s = w.scores[slab][j];
-    store(s, mul(load(s), broadcast(scales.k[j])));
-  }
-}
-
-// Replaces the scores s of a slab's keys [j, end) by tanh(scale · s).
-QUIRE_ONCE inline void cap_scores(Work& w, int slab, float scale, int j, int end) {
-  for (; j < end; ++j) {
-    float* s = w.scores[slab][j];
-    store(s, tanh(mul(load(s), broadcast(scale))));
+  float* const upper = w.scores[slab] + tile * kCells;
+  int32_t* const lower = w.lower[slab] + tile * kCells;
+  _tile_stored(0, upper, 64);
+  _tile_stored(1, lower, 64);
+  if constexpr (KeyTiles == 2) {
+    _tile_stored(2, upper + kCells, 64);
+    _tile_stored(3, lower + kCells, 64);
   }
 }
 
-// Hides the keys [j, end) of a slab that its rows may not see.
+// Scores of the tiles of keys [first, last) and one or two slabs.
 template <class T>
-QUIRE_ONCE inline void hide(Work& w, int slab, int64_t start, const Keys<T>& keys, int j,
-                            int end) {
-  const int first = static_cast<int>(start);
-  const __m512i origin = _mm512_set1_epi32(first);
-  const __m512i at = _mm512_sub_epi32(_mm512_load_si512(w.at + slab * kSide), origin);
-  const __m512i high = _mm512_min_epi32(_mm512_add_epi32(at, _mm512_set1_epi32(w.ahead)),
-                                        _mm512_set1_epi32(w.last - first));
-  const __m512i low = _mm512_sub_epi32(_mm512_load_si512(w.first + slab * kSide), origin);
-  const int lowest = _mm512_reduce_min_epi32(high), highest = _mm512_reduce_max_epi32(low);
-  const int computed = (keys.last + kSide - 1) / kSide * kSide;
-  const int begun = keys.first / kSide * kSide;
-  const __m512 hidden = _mm512_set1_ps(-__builtin_inff());
-  for (; j < end; ++j) {
-    if (j <= lowest && j >= highest && j >= begun && j < computed) continue;
-    const __m512i key = _mm512_set1_epi32(j);
-    const __mmask16 seen =
-        _mm512_cmple_epi32_mask(key, high) & _mm512_cmpge_epi32_mask(key, low);
-    float* s = w.scores[slab][j];
-    _mm512_store_ps(s, _mm512_mask_mov_ps(hidden, seen, _mm512_load_ps(s)));
+void score_tiles(Work& w, const KeyRows* k, int slab, int slabs, int first, int last, Ahead& ahead) {
+  for (int tile = first; tile < last; tile += 2) {
+    const bool two = tile + 1 < last;
+    if constexpr (kWholeNumbers<T>) {
+      for (int s = slab; s < slab + slabs; ++s) {
+        if (two) score_integers<2>(w, k + tile, s, tile, ahead);
+        if (!two) score_integers<1>(w, k + tile, s, tile, ahead);
+      }
+    } else if (slabs == 2) {
+      if (two) score_floats<2, 2>(w, k + tile, slab, tile, ahead);
+      if (!two) score_floats<1, 2>(w, k + tile, slab, tile, ahead);
+    } else {
+      if (two) score_floats<2, 1>(w, k + tile, slab, tile, ahead);
+      if (!two) score_floats<1, 1>(w, k + tile, slab, tile, ahead);
+    }
   }
 }
 
-// Scores of one slab to weights, over keys of steps [step, end).
-QUIRE_ONCE inline void weigh(Work& w, int slab, const Scales* scales, State& state, float scale,
-                             int step, int end, Ahead& ahead) {
-  const float(*scores)[kSide] = w.scores[slab];
-  Vec m0 = broadcast(-__builtin_inff()), m1 = m0, m2 = m0, m3 = m0;
-  for (int j = 32 * step; j < 32 * end; j += 4) {
-    m0 = max(load(scores[j]), m0);
-    m1 = max(load(scores[j + 1]), m1);
-    m2 = max(load(scores[j + 2]), m2);
-    m3 = max(load(scores[j + 3]), m3);
-  }
-  const Vec s = broadcast(scale);
-  const Vec old_top = load(state.top + slab * kSide);
-  const Vec new_top = max(mul(max(max(m0, m1), max(m2, m3)), s), old_top);
-  const Vec shift = sub(zero(), new_top);
-  const __m512i half = _mm512_set1_epi32(0x8000);
-  Vec even = zero(), odd = zero();
-  for (; step < end; ++step) {
-    __m512i pairs[kSide];
-    for (int i = 0; i < kSide; ++i) {
-      if (i % 2 == 0) ahead.fetch(kLines);
-      const int j = 32 * step + 2 * i;
-      Vec x = exp2(fma(load(scores[j]), s, shift));
-      Vec y = exp2(fma(load(scores[j + 1]), s, shift));
-      even = add(even, x);
-      odd = add(odd, y);
-      if (scales != nullptr) {
-        x = mul(x, broadcast(scales->v[j]));
-        y = mul(y, broadcast(scales->v[j + 1]));
+// Scores of one or two tiles of keys and few rows.
+template <class T, int KeyTiles>
+QUIRE_ONCE void score_few(Work& w, const KeyRows* k, int slab, int tile, Ahead& ahead) {
+  const int64_t cells = kSide * w.lanes, stride = 4 * w.lanes;
+  float* const s = w.scores[slab] + tile * cells;
+  _tile_zero(0);
+  _tile_zero(1);
+  if constexpr (kWholeNumbers<T>) {
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int step = 0; step < w.dim_steps; step += 2) {
+      for (int i = 0; i < KeyTiles * static_cast<int>(sizeof(T)); ++i) ahead.fetch(2 * kLines);
+      QUIRE_TILE_LOAD(4, k[0].at + 32 * step, k[0].stride);
+      QUIRE_TILE_LOAD(6, w.q[slab][step], 64);
+      _tile_dpbssd(0, 4, 6);
+      QUIRE_TILE_LOAD(7, w.q[slab][step + 1], 64);
+      _tile_dpbsud(2, 4, 7);
+      if constexpr (KeyTiles == 2) {
+        QUIRE_TILE_LOAD(5, k[1].at + 32 * step, k[1].stride);
+        _tile_dpbssd(1, 5, 6);
+        _tile_dpbsud(3, 5, 7);
       }
-      // Rounded to bfloat16, ties up: weights are not negative, and a NaN stays one.
-      const __m512i low = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(x), half), 16);
-      const __m512i high = _mm512_add_epi32(_mm512_castps_si512(y), half);
-      pairs[i] = _mm512_mask_blend_epi16(0xaaaaaaaa, low, high);
     }
-    transpose(pairs, w.weights[slab][step]);
-  }
-  const Vec keep = exp2(sub(old_top, new_top));
-  store(state.top + slab * kSide, new_top);
-  store(state.sum + slab * kSide,
-        add(mul(load(state.sum + slab * kSide), keep), add(even, odd)));
-  if (state.empty) return;
-  unsigned changed = _mm512_cmp_ps_mask(keep, broadcast(1.0f), _CMP_NEQ_UQ);
-  alignas(64) float factor[kSide];
-  store(factor, keep);
-  for (; changed != 0; changed &= changed - 1) {
-    const int i = __builtin_ctz(changed);
-    for (int d = 0; d < w.dim_tiles; ++d) {
-      float* acc = state.acc[slab][d] + i * kSide;
-      store(acc, mul(load(acc), broadcast(factor[i])));
+    int32_t* const lower = w.lower[slab] + tile * cells;
+    _tile_stored(2, lower, stride);
+    if constexpr (KeyTiles == 2) _tile_stored(3, lower + cells, stride);
+  } else {
+    for (int step = 0; step < w.dim_steps; ++step) {
+      for (int i = 0; i < KeyTiles * static_cast<int>(sizeof(T)); ++i) ahead.fetch(kLines);
+      QUIRE_TILE_LOAD(4, k[0].at + 64 * step, k[0].stride);
+      QUIRE_TILE_LOAD(6, w.q[slab][step], 64);
+      _tile_dpbf16ps(0, 4, 6);
+      if constexpr (KeyTiles == 2) {
+        QUIRE_TILE_LOAD(5, k[1].at + 64 * step, k[1].stride);
+        _tile_dpbf16ps(1, 5, 6);
+      }
     }
   }
+  _tile_stored(0, s, stride);
+  if constexpr (KeyTiles == 2) _tile_stored(1, s + cells, stride);
 }
 
 }  // namespace
