@@ -36,17 +36,20 @@ async def explained(app: Running, **query: Any) -> Report:
 async def test_an_idle_server_is_idle() -> None:
     async with running() as app:
         report = await explained(app)
-        assert report.verdict.cause == "none"
-        assert report.split["idle"] > 0.5  # a busy machine lengthens the window's two readings
+        assert report.rates["running"] == report.rates["output_tok_s"] == 0
+        assert max(report.split, key=report.split.__getitem__) == "idle"
         assert report.window_s >= 0.3
         assert report.notes
 
 
 async def test_a_server_under_load() -> None:
     async with running(seconds=0.02) as app:
-        requests = [
-            asyncio.create_task(app.complete(max_tokens=250, ignore_eos=True)) for _ in range(3)
-        ]
+
+        async def complete() -> None:
+            while True:  # however long the window is
+                await app.complete(max_tokens=250, ignore_eos=True)
+
+        requests = [asyncio.create_task(complete()) for _ in range(3)]
         while app.engine.stats.generation_tokens < 6:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.001)
         report = await explained(app)
@@ -55,7 +58,6 @@ async def test_a_server_under_load() -> None:
         await asyncio.gather(*requests, return_exceptions=True)
         assert report.rates["running"] > 0
         assert report.rates["output_tok_s"] > 0
-        assert report.verdict.cause == "idle_gaps"  # it sleeps before each step
 
 
 async def test_the_operations_are_profiled_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

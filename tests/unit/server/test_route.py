@@ -32,6 +32,7 @@ from quire.server.route.upstream import Upstream
 from tests.unit.frontend.test_core_client import until
 from tests.unit.server.fake_engine import MODEL, Running, running
 
+PATIENCE = 120.0
 BODY: dict[str, Any] = {"model": MODEL, "prompt": "a", "max_tokens": 3, "temperature": 0}
 
 
@@ -80,7 +81,9 @@ async def routed(seconds: float = 0.0, **options: Any) -> AsyncIterator[Routed]:
         router = Router([Upstream(each.url) for each in servers], 2**20)
         await stack.enter_async_context(router.lifespan())
         front = await listen(create_router_app(router))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=front.url))
+        http = await stack.enter_async_context(
+            httpx.AsyncClient(base_url=front.url, timeout=PATIENCE)
+        )
         yield Routed(engines, servers, router, http)
         for each in (front, *servers):
             await each.stop()
@@ -164,59 +167,73 @@ async def test_requests_leave_a_server_that_is_gone(monkeypatch: pytest.MonkeyPa
         assert (await complete(there)).status_code == 200
 
 
-async def test_requests_leave_a_server_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def checked_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A check that hangs ends soon, and none begins by itself: a slow machine misses none."""
+    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 3600.0)
+    monkeypatch.setattr(upstream, "CHECK_SECONDS", 0.05)
+
+
+@pytest.mark.usefixtures("checked_by_hand")
+async def test_requests_leave_a_server_that_is_stuck() -> None:
     """It holds its connections open, and answers nothing any more."""
-    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 0.05)
     asked = 0
 
     async def hangs(scope: Any, receive: Any, send: Any) -> None:
         nonlocal asked
-        if scope["path"] == "/health" and not asked:
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
-            return
         asked += scope["path"] != "/health"
         while (await receive())["type"] != "http.disconnect":
             pass
 
     async with running() as engine:
         servers = [await listen(hangs), await listen(engine.app)]
-        router = Router([Upstream(each.url) for each in servers], 2**20)
+        stuck, well = upstreams = [Upstream(each.url) for each in servers]
+        router = Router(upstreams, 2**20)
         async with router.lifespan():
+            stuck.is_healthy = well.is_healthy = True
+            stuck.heard()
             front = await listen(create_router_app(router))
-            async with httpx.AsyncClient(base_url=front.url) as http:
-                answer = await http.post("/v1/completions", json=BODY)
-            assert answer.json()["choices"][0]["text"] == "bcd"
+            async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE) as http:
+                answer = asyncio.create_task(http.post("/v1/completions", json=BODY))
+                await until(lambda: asked == 1)
+                for _ in range(upstream.SILENT_CHECKS):
+                    assert not answer.done()
+                    await stuck.check()
+                assert (await answer).json()["choices"][0]["text"] == "bcd"
             assert (asked, router.retries, router.healthy) == (1, 1, 0b10)
             await front.stop()
         for each in servers:
             await each.stop()
 
 
-async def test_a_server_that_streams_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("checked_by_hand")
+async def test_a_server_that_streams_is_not_stuck() -> None:
     """It has no time for health checks, but sends parts of an answer."""
-    monkeypatch.setattr(upstream, "HEALTH_SECONDS", 0.02)
-    checks, count = 0, 8 * upstream.SILENT_CHECKS
+    count, due = 2 * upstream.SILENT_CHECKS, asyncio.Queue[bytes]()
 
     async def starved(scope: Any, receive: Any, send: Any) -> None:
-        nonlocal checks
-        if scope["path"] == "/health" and (checks := checks + 1) > 1:
+        if scope["path"] == "/health":
             await asyncio.Event().wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        for _ in range(count if scope["path"] != "/health" else 0):
-            await asyncio.sleep(0.02)
-            await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        while part := await due.get():
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     server = await listen(starved)
-    router = Router([Upstream(server.url)], 2**20)
+    checked = Upstream(server.url)
+    router = Router([checked], 2**20)
     async with router.lifespan():
+        checked.is_healthy = True
         front = await listen(create_router_app(router))
-        async with httpx.AsyncClient(base_url=front.url) as http:
-            answer = await http.post("/v1/completions", json=BODY)
+        async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE) as http:
+            answer = asyncio.create_task(http.post("/v1/completions", json=BODY))
+            for _ in range(count):
+                due.put_nowait(b"a")
+                await until(lambda: checked._silent == 0)
+                await checked.check()
+            due.put_nowait(b"")
+            assert (await answer).text == "a" * count
         await front.stop()
-    assert answer.text == "a" * count
-    assert checks > upstream.SILENT_CHECKS + 1
     await server.stop()
 
 
@@ -237,7 +254,7 @@ async def test_a_broken_answer_is_not_repeated() -> None:
     router = Router([Upstream(broken.url)], 2**20)
     async with router.lifespan():
         front = await listen(create_router_app(router))
-        async with httpx.AsyncClient(base_url=front.url) as http:
+        async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE) as http:
             answer = await http.post("/v1/completions", json=BODY)
         events = [line for line in answer.text.split("\n") if line]
         assert events[0] == "data: 1"
@@ -260,7 +277,7 @@ async def test_a_request_that_servers_drop_makes_none_of_them_unhealthy() -> Non
     router = Router([Upstream(each.url) for each in servers], 2**20)
     async with router.lifespan():
         front = await listen(create_router_app(router))
-        async with httpx.AsyncClient(base_url=front.url) as http:
+        async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE) as http:
             assert (await http.post("/v1/completions", json=BODY)).status_code == 503
         assert router.healthy == 0b11
         await front.stop()

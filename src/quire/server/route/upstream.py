@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 READ_BYTES = 65536
 CONNECT_SECONDS = 5.0
 HEALTH_SECONDS = 2.0
-"""Time between two health checks, and for one of them."""
+"""Time between two health checks."""
+CHECK_SECONDS = 2.0
+"""Time for one of them."""
 SILENT_CHECKS = 5
 """Health checks in a row during which the server sent nothing at all, not even a part of an answer.
 Then no request waits for it any more."""
@@ -100,7 +102,7 @@ class Upstream:
         """Ask for `/health` once; end the connections to a server that is silent for long."""
         healthy, self._silent = False, self._silent + 1
         with contextlib.suppress(UpstreamError, TimeoutError):
-            async with asyncio.timeout(HEALTH_SECONDS):
+            async with asyncio.timeout(CHECK_SECONDS):
                 answer = await self.ask("GET", "/health", [], b"")
                 healthy = answer.status == 200
                 with contextlib.closing(answer):
