@@ -119,3 +119,16 @@ def test_a_refused_capture_leaves_single_launches(
     assert caplog.text.count("too old") == 1
     layer = ["rms_norm", "product", "rope_kv_write", "attention", "product", "rms_norm", "product"]
     assert by_step(launches)[1] == [*layer, "product"] * 2 + ["rms_norm", "product"]
+
+
+def test_norms_quantize_for_int8_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of the other two products of a layer come from attention and the activation."""
+    model = str(write_tiny_model(tmp_path))
+    given: dict[str, Any] = {"tokens": 2, "quantization": "int8", "dtype": "float16"}
+    _, launches, _ = generate(monkeypatch, model, run=False, **given)
+    step = by_step(launches)[0]
+    layer = ["product", "rope_kv_write", "attention", "quantize_rows", "product", "rms_norm",
+             "product", "quantize_rows", "product", "rms_norm"]  # fmt: skip
+    assert step[: 1 + len(layer)] == ["rms_norm", *layer]
+    assert step[-1] == "product"
+    assert step.count("quantize_rows") == 2 * step.count("attention")

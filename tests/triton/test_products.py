@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from triton.runtime.interpreter import InterpretedFunction
 
 from quire.core.layers import RouteSpec
 from quire.core.quantized import E2M1, QuantizedWeight
@@ -16,6 +17,7 @@ from quire.ops.torch_ops import latent, moe, reference
 from quire.ops.torch_ops.arrays import array, tensor
 from quire.ops.triton import linear
 from quire.ops.triton.provider import TritonOps
+from quire.ops.triton.rows import codes_of
 from quire.ops.triton.weights import CodedWeight
 
 FLOAT32 = np.dtype(np.float32)
@@ -81,7 +83,7 @@ def test_rows_and_weights_of_8_bits(ops: TritonOps) -> None:
     assert isinstance(packed, CodedWeight)
     assert packed.form == "int8"
     x = rows(2, 100, seed=4)
-    codes, scale = linear.quantize_rows(x)
+    codes, scale = codes_of(x)
     # Half a step, and a little where x / scale is rounded before it.
     assert ((codes * scale[:, None] - x).abs() <= 0.5001 * scale[:, None]).all()
     assert torch.equal(codes.abs().max(1).values, torch.tensor([127, 127], dtype=torch.int8))
@@ -163,3 +165,30 @@ def test_heads_have_their_own_products(ops: TritonOps) -> None:
     found = ops.head_linear(x, packed, 2)
     assert torch.allclose(found, expected, rtol=0, atol=1e-5)
     assert torch.equal(ops.head_linear(x[1:2], packed, 2), found[1:2])
+
+
+def test_a_norm_before_int8_products_quantizes_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the bits of a kernel of its own; norms of other models do not."""
+    own, ops = TritonOps(), TritonOps()
+    packed = own.pack_linear(quantized("int8", 40, 96, seed=3))
+    ops.pack_linear(quantized("int8", 40, 96, seed=4))
+    x, gain = rows(3, 96, 5).half(), rows(1, 96, 6)[0].half()
+    launched: list[str] = []
+    run = InterpretedFunction.run
+
+    def counted(self: Any, *args: Any, **given: Any) -> Any:
+        launched.append(self.fn.__name__)
+        return run(self, *args, **given)
+
+    monkeypatch.setattr(InterpretedFunction, "run", counted)
+    found = ops.linear(ops.rms_norm(x, gain, 1e-6), packed)
+    assert launched == ["rms_norm", "product"]
+    launched.clear()
+    plain = TritonOps()
+    plain.pack_linear(quantized("zeros", 40, 96, seed=3))
+    assert torch.equal(plain.linear(plain.rms_norm(x, gain, 1e-6), packed), found)
+    assert launched == ["rms_norm", "quantize_rows", "product"]
+    launched.clear()
+    normed = ops.rms_norm(x, gain, 1e-6)
+    assert torch.equal(ops.linear(normed[1:], packed), found[1:])
+    assert launched == ["rms_norm", "quantize_rows", "product"], "rows that were cut out"

@@ -54,6 +54,35 @@ def test_layer_norm(dtype: torch.dtype) -> None:
     assert torch.equal(rows.layer_norm(total, gain, bias, 1e-5), found)
 
 
+@pytest.mark.parametrize("dtype", [*HALF, torch.bfloat16])
+@pytest.mark.parametrize("norm", rows.CODED_NORMS)
+def test_a_norm_quantizes_its_rows_with_the_bits_of_two_kernels(
+    norm: str, dtype: torch.dtype
+) -> None:
+    x, residual = (3.0 * random(5, 100, dtype=dtype, seed=seed) for seed in (1, 2))
+    x[1] = residual[1] = 0.0
+    x[2, 50] = torch.nan
+    x[3, 7] = torch.inf
+    gains = [random(100, dtype=dtype, seed=seed) for seed in (3, 4)]
+    if norm.endswith("layer_norm"):
+        gains[1][:] = 0.0  # so that a row is of zeros
+    args = (x, *[residual] * norm.startswith("add"), *gains[: 1 + norm.endswith("layer_norm")])
+    found, plain = rows.CODED_NORMS[norm](*args, 1e-6), getattr(rows, norm)(*args, 1e-6)
+    if not norm.startswith("add"):
+        found, plain = (found,), (plain,)
+    for a, b in zip(found, plain, strict=True):
+        assert torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
+    codes, scales = rows.codes_of(found[0])
+    own_codes, own_scales = rows.codes_of(plain[0])
+    assert codes is rows.codes_of(found[0])[0], "they were made by the norm"
+    assert own_codes is not rows.codes_of(plain[0])[0]
+    assert torch.equal(codes, own_codes)
+    assert torch.equal(scales.nan_to_num(-1.0), own_scales.nan_to_num(-1.0))
+    assert codes[0].abs().max() == 127
+    assert not codes[1].any()
+    assert scales[2].isnan()
+
+
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_activations(kind: Any) -> None:
     plain: Callable[[Tensor, Any], Tensor] = activation

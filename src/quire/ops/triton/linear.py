@@ -21,9 +21,8 @@ from quire.ops.triton.launch import (
     power_of_two,
     processors,
     stages,
-    warps,
 )  # fmt: skip
-from quire.ops.triton.rows import UNGATED
+from quire.ops.triton.rows import UNGATED, codes_of
 from quire.ops.triton.tuning import TileTuning
 from quire.ops.triton.tuning import chosen as chosen_sizes
 from quire.ops.triton.weights import CodedWeight, DeviceWeight, device_weight
@@ -140,7 +139,7 @@ def product(
     middle, x_scale = x.dtype, None
     if isinstance(weight, CodedWeight):
         if weight.form == "int8":
-            x, x_scale = quantize_rows(x)
+            x, x_scale = codes_of(x)
         elif grouping is None and rows >= DEQUANTIZED:
             weight = dequantized(weight, x.dtype)
     given, bias, width = _form(weight), weight.bias, weight.shape[1]
@@ -252,19 +251,6 @@ def _form(weight: DeviceWeight) -> _Given:
         weight.form, 0 if groups == 1 else weight.group, groups, weight.halves,
         weight.codes.shape[1],
     )  # fmt: skip
-
-
-def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows [T, K] as int8 and their scales, float32 [T]."""
-    rows, width = x.shape
-    out = torch.empty((rows, width), dtype=torch.int8, device=x.device)
-    scales = torch.empty(rows, dtype=torch.float32, device=x.device)
-    block = power_of_two(width)
-    kernels.quantize_rows[(rows,)](
-        x, out, scales, width, x.stride(0), block=block, num_warps=warps(block),
-        **overlap(x.device),
-    )  # fmt: skip
-    return out, scales
 
 
 def head_linear(x: Tensor, packed: LinearWeight, first: int = 0) -> Tensor:

@@ -106,7 +106,11 @@ class TritonOps(TorchOps):
     ) -> LinearWeight | None:
         codes = [part for part in parts if isinstance(part, QuantizedWeight)]
         packed = coded(codes, bias, epilogue, experts, dtype) if len(codes) == len(parts) else None
-        return packed if packed is not None and packed.shape[0] % experts == 0 else None
+        if packed is None or packed.shape[0] % experts:
+            return None
+        if packed.form == "int8" and experts == 1:
+            vars(self).update(rows.CODED_NORMS)
+        return packed
 
     def lora_table(
         self, columns: int, parts: Sequence[int], adapters: int, dtype: DType

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,30 +20,46 @@ UNGATED: dict[str, str] = {kind: name for name, kind in GATED_BY.items()}
 BLOCK = 1024
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `reference.rms_norm`."""
-    return _norm(norms.rms_norm, x, None, (weight,), eps)[0]
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, coded: bool = False) -> Tensor:
+    """See `reference.rms_norm`. With `coded`, `codes_of` the result is there."""
+    return _norm(norms.rms_norm, x, None, (weight,), eps, coded)[0]
 
 
-def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def add_rms_norm(
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, coded: bool = False
+) -> tuple[Tensor, Tensor]:
     """See `reference.add_rms_norm`."""
-    return _norm(norms.rms_norm, x, residual, (weight,), eps)
+    return _norm(norms.rms_norm, x, residual, (weight,), eps, coded)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+def layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, coded: bool = False
+) -> Tensor:
     """See `reference.layer_norm`."""
-    return _norm(norms.layer_norm, x, None, (weight, bias), eps)[0]
+    return _norm(norms.layer_norm, x, None, (weight, bias), eps, coded)[0]
 
 
 def add_layer_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, *, coded: bool = False
 ) -> tuple[Tensor, Tensor]:
     """See `reference.add_layer_norm`."""
-    return _norm(norms.layer_norm, x, residual, (weight, bias), eps)
+    return _norm(norms.layer_norm, x, residual, (weight, bias), eps, coded)
+
+
+CODED_NORMS: dict[str, Any] = {
+    norm.__name__: partial(norm, coded=True)
+    for norm in (rms_norm, add_rms_norm, layer_norm, add_layer_norm)
+}
+"""Norms that also quantize their rows, for models whose products take 8-bit integers."""
 
 
 def _norm(
-    kernel: Any, x: Tensor, residual: Tensor | None, gains: tuple[Tensor, ...], eps: float
+    kernel: Any,
+    x: Tensor,
+    residual: Tensor | None,
+    gains: tuple[Tensor, ...],
+    eps: float,
+    coded: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of the rows of x [..., width], or of x + residual, and that sum."""
     width = x.shape[-1]
@@ -50,13 +67,44 @@ def _norm(
     more = rows if residual is None else _rows(residual)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     total = out if residual is None else torch.empty_like(out)
+    codes, scales = _places(rows) if coded else (None, None)
     block = power_of_two(width)
     if len(rows):
         kernel[(len(rows),)](
-            rows, more, *gains, out, total, width, rows.stride(0), more.stride(0), eps,
-            add=residual is not None, block=block, num_warps=warps(block), **overlap(x.device),
+            rows, more, *gains, out, total, codes, scales, width, rows.stride(0), more.stride(0),
+            eps, add=residual is not None, coded=coded, block=block, num_warps=warps(block),
+            **overlap(x.device),
         )  # fmt: skip
+    if coded and x.dim() == 2:
+        setattr(out, _CODES, (codes, scales))
     return out, total
+
+
+_CODES = "_quire_codes"
+
+
+def codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows [T, K] as int8 and their scales, float32 [T].
+
+    A norm may have made them. Nothing writes into what a norm returned, so they still hold.
+    """
+    found: tuple[Tensor, Tensor] | None = getattr(x, _CODES, None)
+    if found is not None:
+        return found
+    out, scales = _places(x)
+    width = x.shape[1]
+    block = power_of_two(width)
+    norms.quantize_rows[(len(x),)](
+        x, out, scales, width, x.stride(0), block=block, num_warps=warps(block),
+        **overlap(x.device),
+    )  # fmt: skip
+    return out, scales
+
+
+def _places(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Return memory for the codes of rows and their scales."""
+    codes = torch.empty(rows.shape, dtype=torch.int8, device=rows.device)
+    return codes, torch.empty(len(rows), dtype=torch.float32, device=rows.device)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Norms of rows: one program per row."""
+"""Norms of rows, and rows as 8-bit integers: one program per row."""
 
 import triton
 import triton.language as tl
@@ -20,11 +20,40 @@ def _read(
 
 
 @triton.jit
-def rms_norm(
-    x, residual, weight, out, total, width, x_stride, residual_stride, eps,
-    add: tl.constexpr, overlap: tl.constexpr, block: tl.constexpr,
+def _write_codes(values, codes, scales, row, at, live, width):
+    """Write a row as 8-bit integers with a scale: round(values / scale), ties to even."""
+    wide = values.to(tl.float32)
+    sick = tl.sum((wide != wide).to(tl.int32), 0) > 0
+    scale = tl.max(tl.where(wide != wide, 0.0, tl.abs(wide)), 0) / 127.0
+    scale = tl.where(sick, float("nan"), scale)
+    over = wide / tl.where(scale == 0.0, 1.0, scale)
+    rounded = (over + 12582912.0) - 12582912.0
+    rounded = tl.where((rounded >= -127.0) & (rounded <= 127.0), rounded, 0.0)
+    tl.store(codes + row * width + at, rounded.to(tl.int8), live)
+    tl.store(scales + row, scale)
+
+
+@triton.jit
+def quantize_rows(
+    x, out, scales, width, stride, overlap: tl.constexpr, block: tl.constexpr
 ):  # fmt: skip
-    """Write the RMS norm of x, or of x + residual, and that sum."""
+    """Write each row as 8-bit integers, and its scale."""
+    begin(overlap)
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, block)
+    live = at < width
+    _write_codes(tl.load(x + row * stride + at, live, 0.0), out, scales, row, at, live, width)
+
+
+@triton.jit
+def rms_norm(
+    x, residual, weight, out, total, codes, scales, width, x_stride, residual_stride, eps,
+    add: tl.constexpr, coded: tl.constexpr, overlap: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Write the RMS norm of x, or of x + residual, and that sum.
+
+    coded: also write the norm as `quantize_rows` does, to `codes` and `scales`.
+    """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, block)
     live = at < width
@@ -34,15 +63,18 @@ def rms_norm(
     wide = values.to(tl.float32)
     scaled = wide * (1.0 / tl.sqrt_rn(tl.sum(wide * wide, 0) / width + eps))
     product = gain.to(tl.float32) * scaled.to(gain.dtype).to(tl.float32)
-    tl.store(out + row * width + at, product.to(gain.dtype).to(values.dtype), live)
+    result = product.to(gain.dtype).to(values.dtype)
+    tl.store(out + row * width + at, result, live)
+    if coded:
+        _write_codes(result, codes, scales, row, at, live, width)
 
 
 @triton.jit
 def layer_norm(
-    x, residual, weight, bias, out, total, width, x_stride, residual_stride, eps,
-    add: tl.constexpr, overlap: tl.constexpr, block: tl.constexpr,
+    x, residual, weight, bias, out, total, codes, scales, width, x_stride, residual_stride, eps,
+    add: tl.constexpr, coded: tl.constexpr, overlap: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Write the layer norm of x, or of x + residual, and that sum."""
+    """Write the layer norm of x, or of x + residual, and that sum; see `rms_norm`."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, block)
     live = at < width
@@ -54,4 +86,7 @@ def layer_norm(
     mean = tl.sum(wide, 0) / width
     away = tl.where(live, wide - mean, 0.0)
     scaled = away * (1.0 / tl.sqrt_rn(tl.sum(away * away, 0) / width + eps))
-    tl.store(out + row * width + at, (scaled * gain + shift).to(values.dtype), live)
+    result = (scaled * gain + shift).to(values.dtype)
+    tl.store(out + row * width + at, result, live)
+    if coded:
+        _write_codes(result, codes, scales, row, at, live, width)

@@ -249,26 +249,6 @@ def dequantize(
 
 
 @triton.jit
-def quantize_rows(
-    x, out, scales, width, stride, overlap: tl.constexpr, block: tl.constexpr
-):  # fmt: skip
-    """Write each row as 8-bit integers with a scale: round(x / scale), ties to even."""
-    begin(overlap)
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, block)
-    live = at < width
-    values = tl.load(x + row * stride + at, live, 0.0).to(tl.float32)
-    sick = tl.sum((values != values).to(tl.int32), 0) > 0
-    scale = tl.max(tl.abs(values), 0) / 127.0
-    scale = tl.where(sick, float("nan"), scale)
-    over = values / tl.where(scale == 0.0, 1.0, scale)
-    codes = (over + 12582912.0) - 12582912.0
-    codes = tl.where((codes >= -127.0) & (codes <= 127.0), codes, 0.0)
-    tl.store(out + row * width + at, codes.to(tl.int8), live)
-    tl.store(scales + row, scale)
-
-
-@triton.jit
 def combine(
     parts, weights, out, width, top_k, weighted: tl.constexpr, overlap: tl.constexpr,
     block: tl.constexpr,
