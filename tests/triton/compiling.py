@@ -1,7 +1,8 @@
-"""Compile every launch for real cards, without one: python -m tests.triton.compiling CAPABILITY
+"""Compile every launch for real cards, without one: python -m tests.triton.compiling TARGET
 
 The launches are those of the ops on small arrays. In place of running, each is compiled to the
-card's machine code, by Triton and the assembler that comes with it.
+card's machine code, by Triton and the assembler that comes with it. TARGET is the capability of an
+NVIDIA card, such as 90, or the name of an AMD card, such as gfx942.
 """
 
 from __future__ import annotations
@@ -52,6 +53,9 @@ OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "launch_pdl")
 ALIGNED = [["tt.divisibility", 16]]
 SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a program may have, by capability."""
+AMD_SHARED = {"gfx942": 64 * 1024, "gfx950": 160 * 1024}
+AMD_LIKE = 80
+"""AMD's cards get the launches of this capability: no early start, and no e4m3 of NVIDIA's."""
 
 
 def type_of(value: Any) -> str:
@@ -71,9 +75,11 @@ def even(kind: str, value: Any) -> bool:
 class Compiler:
     """Compiles what is launched."""
 
-    def __init__(self, capability: int) -> None:
-        self._capability = capability
-        self._target = GPUTarget("cuda", capability, 32)
+    def __init__(self, name: str) -> None:
+        self._amd = name.startswith("gfx")
+        self.capability = AMD_LIKE if self._amd else int(name)
+        self.shared = AMD_SHARED[name] if self._amd else SHARED[self.capability]
+        self._target = GPUTarget("hip", name, 64) if self._amd else GPUTarget("cuda", int(name), 32)
         self._known: set[object] = set()
         self.compiled: list[str] = []
 
@@ -100,12 +106,12 @@ class Compiler:
         self._known.add(key)
         source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
         built = triton.compile(source, target=self._target, options=options)
-        assert built.asm["cubin"]
-        assert built.metadata.shared <= SHARED[self._capability], (kernel.__name__, built.metadata)
+        assert built.asm["hsaco" if self._amd else "cubin"]
+        assert built.metadata.shared <= self.shared, (kernel.__name__, built.metadata)
         self.compiled.append(kernel.__name__)
 
 
-def launch_everything(dtype: torch.dtype, capability: int) -> None:
+def launch_everything(dtype: torch.dtype, capability: int, shared: int) -> None:
     """Call each op that launches kernels, with each form of weight and cache."""
     x = torch.randn(3, 96).to(dtype)
     gain = torch.ones(96, dtype=dtype)
@@ -114,7 +120,7 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
     for kind in ("silu_mul", "gelu_tanh_mul", "gelu", "relu2", "swigluoai_mul"):
         rows.activation(x, kind)
     rows.argmax(torch.randn(2, 5000))
-    launch.shared_bytes = lambda device: SHARED[capability]
+    launch.shared_bytes = lambda device: shared
     if capability >= 90:
         early = {"overlap": True, "launch_pdl": True}
         modules = attention, experts, last_tokens, latent, linear, lora, recurrent, rows, sampling
@@ -218,14 +224,14 @@ def launch_sampling() -> None:
 
 
 def main() -> None:
-    compiler = Compiler(int(sys.argv[1]))
+    compiler = Compiler(sys.argv[1])
 
     def run(kernel: Any, *args: Any, **given: Any) -> None:
         compiler.launch(kernel, *args, **given)
 
     JITFunction.run = run
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        launch_everything(dtype, int(sys.argv[1]))
+        launch_everything(dtype, compiler.capability, compiler.shared)
     print(len(compiler.compiled), "launches compiled:", *np.unique(compiler.compiled))
 
 
