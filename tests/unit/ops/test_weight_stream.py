@@ -71,6 +71,9 @@ class Scrambled(TorchAccelerator):
     def capture(self, work: Callable[[], object]) -> Graph:
         raise NotImplementedError
 
+    def seconds(self, work: Callable[[], object]) -> float:
+        raise NotImplementedError
+
     def record(self) -> Event:
         mark = Mark()
         self.compute.work.append((lambda: None, mark))
