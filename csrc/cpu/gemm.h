@@ -130,6 +130,7 @@ struct GemmArgs {
   void* scratch;             // `scratch_bytes`, aligned to 64
   int threads;               // number of threads, which decides the size of tasks
   GemmTuning tuning;
+  bool past_caches = false;  // y is larger than the caches: whole lines are stored past them
 };
 
 // One kind of weight on one ISA: first all prepare tasks, if any, which round or quantize kPrepareRows

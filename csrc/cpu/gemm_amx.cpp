@@ -1,6 +1,9 @@
 // GEMM on AMX tiles: bf16 weights, int8 weights with int8 or bf16 x (s8_a16), and 8-bit floats with
 // bf16 x. The steps over k do not depend on the number of rows.
 //
+// W goes through the L1 cache in panels, which all rows of a task read: a block, or a part of its k. Sums
+// wait in memory between panels, which changes no bit.
+//
 // x is in tiles too. A tile of 16 rows (fewer at the end) is a sequence of steps of 64 bytes per row, so
 // a tile register is loaded from consecutive lines. Few rows of bf16 are loaded in place.
 #include "gemm_amx_kinds.h"
@@ -10,9 +13,14 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 constexpr int64_t kTileRows = 16;
+constexpr int64_t kPassRows = 32;
 constexpr int64_t kInPlaceRows = 32;          // max rows of bf16 that are loaded in place
+constexpr int64_t kChunkRows = 512;           // max rows per task: their sums of a block are 64 KiB
 constexpr int64_t kChunkBytes = 1 << 20;      // bytes of x per task: half of a common L2 cache
 constexpr int64_t kAhead = 8192;              // prefetch distance in W if it is read once
+constexpr int64_t kEndingRows = 2;            // of a pass's epilogue, per step of the next one
+constexpr int64_t kPastBytes = 2 << 20;       // of y that no L2 cache keeps
+constexpr int64_t kSumLines = 4;              // of sums fetched per step: 64 in 16 steps
 
 // Tile registers: 0 1 / 2 3 the sums of 32 x 32 outputs, 4 / 5 rows of x, 6 7 rows of W. This sets their
 // shape for `upper` and `lower` rows of x.
@@ -27,6 +35,9 @@ void configure(int64_t upper, int64_t lower) {
 struct Rows {
   const uint8_t* at;
   int64_t row_stride, step_stride;  // bytes
+
+  const uint8_t* step(int64_t s) const { return at + s * step_stride; }
+  Rows from(int64_t s) const { return {step(s), row_stride, step_stride}; }
 };
 
 // What to prefetch while computing: `lines` of 64 bytes per step.
@@ -40,74 +51,149 @@ struct Fetch {
   }
 };
 
-// sums[upper + lower][32] of two tiles of x against a block of W.
+// The epilogue of a pass. The next pass runs it between its products, some rows per step: tiles and
+// vectors work at the same time.
 template <class T>
-void two_tiles(typename T::Sum* sums, Rows upper, Rows lower, const uint8_t* weight, int64_t steps,
-               Fetch fetch) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  T kind;
-  for (int64_t s = 0; s < steps; ++s, weight += T::kWeightStep) {
-    fetch.step();
-    const uint8_t* w = kind.tiles(weight);
-    QUIRE_TILE_LOAD(4, upper.at + s * upper.step_stride, upper.row_stride);
-    QUIRE_TILE_LOAD(6, w, 64);
-    QUIRE_DOT(T, 0, 4, 6)
-    QUIRE_TILE_LOAD(7, w + kTileBytes, 64);
-    QUIRE_DOT(T, 1, 4, 7)
-    QUIRE_TILE_LOAD(5, lower.at + s * lower.step_stride, lower.row_stride);
-    QUIRE_DOT(T, 2, 5, 6)
-    QUIRE_DOT(T, 3, 5, 7)
-  }
-  _tile_stored(0, sums, kBlockRows * 4);
-  _tile_stored(1, sums + 16, kBlockRows * 4);
-  _tile_stored(2, sums + kTileRows * kBlockRows, kBlockRows * 4);
-  _tile_stored(3, sums + kTileRows * kBlockRows + 16, kBlockRows * 4);
-}
+struct Ending {
+  using Sum = typename T::Sum;
+  const GemmArgs& a;
+  int64_t r = 0, rows = 0, n0 = 0;
+  Sum* sums = nullptr;
 
-template <class T>
-void one_tile(typename T::Sum* sums, Rows upper, const uint8_t* weight, int64_t steps, Fetch fetch) {
-  _tile_zero(0);
-  _tile_zero(1);
-  T kind;
-  for (int64_t s = 0; s < steps; ++s, weight += T::kWeightStep) {
-    fetch.step();
-    const uint8_t* w = kind.tiles(weight);
-    QUIRE_TILE_LOAD(4, upper.at + s * upper.step_stride, upper.row_stride);
-    QUIRE_TILE_LOAD(6, w, 64);
-    QUIRE_DOT(T, 0, 4, 6)
-    QUIRE_TILE_LOAD(7, w + kTileBytes, 64);
-    QUIRE_DOT(T, 1, 4, 7)
+  void step(int64_t most = kEndingRows) {
+    if (rows == 0) return;
+    const int64_t some = smaller(rows, most);
+    end(some);
+    r += some;
+    rows -= some;
+    sums += some * kBlockRows;
   }
-  _tile_stored(0, sums, kBlockRows * 4);
-  _tile_stored(1, sums + 16, kBlockRows * 4);
-}
+  void finish() { step(kPassRows); }
+  void follow(int64_t r_, int64_t rows_, int64_t n0_, Sum* sums_) {
+    finish();
+    r = r_;
+    rows = rows_;
+    n0 = n0_;
+    sums = sums_;
+  }
 
-// sums[rows][32] of one or two tiles of x with weights in groups: a group's sum is multiplied by its 32
-// scales, `scale`.
-template <class T>
-void in_groups(const GemmArgs& a, float* sums, int64_t rows, Rows upper, Rows lower,
-               const uint8_t* weight, int64_t steps, const float* scale, Fetch fetch) {
-  alignas(64) float part[32 * kBlockRows];
-  const int64_t group = a.group / 32;
-  for (int64_t i = 0; i < rows * kBlockRows; i += kLanes) store(sums + i, zero());
-  for (int64_t s = 0; s < steps; s += group, scale += kBlockRows) {
-    const int64_t some = smaller(group, steps - s);
-    const Rows x{upper.at + s * upper.step_stride, upper.row_stride, upper.step_stride};
-    const Rows y{lower.at + s * lower.step_stride, lower.row_stride, lower.step_stride};
-    const uint8_t* const w = weight + s * T::kWeightStep;
-    const Fetch ahead{fetch.at + s * fetch.lines * 64, fetch.lines};
-    if (rows > kTileRows) {
-      two_tiles<T>(part, x, y, w, some, ahead);
-    } else {
-      one_tile<T>(part, x, w, some, ahead);
+ private:
+  void end(int64_t some) const {
+    if constexpr (T::kGroups) {
+      if (a.group != 0) return quire::QUIRE_ISA::finish(a, r, some, n0, sums);  // scaled already
     }
-    for (int64_t i = 0; i < rows * kBlockRows; i += kLanes) {
+    finish_sums(a, r, some, n0, sums);
+  }
+};
+
+// A pass: up to 32 rows of x meet a panel of W.
+struct Pass {
+  int64_t rows;
+  bool streams_x;  // W is read again and again and stays in the L1 cache; x passes by
+  Rows upper, lower;
+  const uint8_t* weight;
+  int64_t steps;
+  Fetch ahead;       // in W
+  const void* next;  // the sums that the next pass continues from, to be fetched; or null
+  bool onto;         // continues from the sums in memory
+};
+
+// sums[rows][32] of one or two tiles of x.
+template <class T, bool kTwo, bool kStreamsX>
+void multiply(typename T::Sum* sums, Pass p, Ending<T>& before) {
+  const char* next = static_cast<const char*>(p.next);
+  typename T::Sum* const lower = sums + kTileRows * kBlockRows;
+  if (p.onto) {
+    QUIRE_TILE_LOAD(0, sums, kBlockRows * 4);
+    QUIRE_TILE_LOAD(1, sums + 16, kBlockRows * 4);
+    if constexpr (kTwo) {
+      QUIRE_TILE_LOAD(2, lower, kBlockRows * 4);
+      QUIRE_TILE_LOAD(3, lower + 16, kBlockRows * 4);
+    }
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (kTwo) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  }
+  for (int64_t s = 0; s < p.steps; ++s, p.weight += 2 * kTileBytes) {
+    p.ahead.step();
+    if (kStreamsX && next != nullptr) {
+      for (int64_t i = 0; i < kSumLines; ++i, next += 64) __builtin_prefetch(next, 1, 3);
+    }
+    if constexpr (kStreamsX) {
+      QUIRE_TILE_STREAM(4, p.upper.step(s), p.upper.row_stride);
+    } else {
+      QUIRE_TILE_LOAD(4, p.upper.step(s), p.upper.row_stride);
+    }
+    QUIRE_TILE_LOAD(6, p.weight, 64);
+    QUIRE_DOT(T, 0, 4, 6)
+    QUIRE_TILE_LOAD(7, p.weight + kTileBytes, 64);
+    QUIRE_DOT(T, 1, 4, 7)
+    if constexpr (kTwo) {
+      if constexpr (kStreamsX) {
+        QUIRE_TILE_STREAM(5, p.lower.step(s), p.lower.row_stride);
+      } else {
+        QUIRE_TILE_LOAD(5, p.lower.step(s), p.lower.row_stride);
+      }
+      QUIRE_DOT(T, 2, 5, 6)
+      QUIRE_DOT(T, 3, 5, 7)
+    }
+    before.step();
+  }
+  _tile_stored(0, sums, kBlockRows * 4);
+  _tile_stored(1, sums + 16, kBlockRows * 4);
+  if constexpr (kTwo) {
+    _tile_stored(2, lower, kBlockRows * 4);
+    _tile_stored(3, lower + 16, kBlockRows * 4);
+  }
+}
+
+template <class T>
+void multiply(typename T::Sum* sums, const Pass& p, Ending<T>& before) {
+  if (p.rows <= kTileRows) {
+    p.streams_x ? multiply<T, false, true>(sums, p, before) : multiply<T, false, false>(sums, p, before);
+  } else {
+    p.streams_x ? multiply<T, true, true>(sums, p, before) : multiply<T, true, false>(sums, p, before);
+  }
+}
+
+// The same with weights in groups of so many steps: a group's sum is multiplied by its 32 scales.
+template <class T>
+void multiply_groups(int64_t group, const float* scale, float* sums, const Pass& p, Ending<T>& before) {
+  alignas(64) float part[kPassRows * kBlockRows];
+  const int64_t size = p.rows * kBlockRows;
+  for (int64_t i = 0; !p.onto && i < size; i += kLanes) store(sums + i, zero());
+  for (int64_t s = 0; s < p.steps; s += group, scale += kBlockRows) {
+    Pass some = p;
+    some.upper = p.upper.from(s);
+    some.lower = p.lower.from(s);
+    some.weight += s * 2 * kTileBytes;
+    some.steps = smaller(group, p.steps - s);
+    some.ahead.at += s * p.ahead.lines * 64;
+    some.next = nullptr;
+    some.onto = false;
+    multiply<T>(part, some, before);
+    for (int64_t i = 0; i < size; i += kLanes) {
       store(sums + i, fma(load(scale + i % kBlockRows), load(part + i), load(sums + i)));
     }
   }
+}
+
+// A pass of block n0 from step s0 on.
+template <class T>
+void multiply_any(const GemmArgs& a, int64_t n0, int64_t s0, typename T::Sum* sums, const Pass& p,
+                  Ending<T>& before) {
+  if constexpr (T::kGroups) {
+    if (a.group != 0) {
+      const int64_t group = s0 * kStepBytes / T::kBytes / a.group;
+      const float* const scale = a.scale + n0 * ceil_div(a.k, a.group) + group * kBlockRows;
+      return multiply_groups<T>(a.group * T::kBytes / kStepBytes, scale, sums, p, before);
+    }
+  }
+  multiply<T>(sums, p, before);
 }
 
 template <class T>
@@ -140,61 +226,93 @@ struct Cut {
 template <class T>
 Cut cut(const GemmArgs& a) {
   const int64_t row_bytes = steps_of<T>(a) * kStepBytes, blocks = ceil_div(a.n, kBlockRows);
-  const int64_t fitting = larger(tuned(a.tuning.chunk_bytes, kChunkBytes) / row_bytes / 32, 1) * 32;
+  const int64_t most = tuned(a.tuning.chunk_bytes, kChunkBytes) / row_bytes / kPassRows * kPassRows;
+  const int64_t fitting = larger(smaller(most, kChunkRows), kPassRows);
   const int64_t chunks = ceil_div(a.rows, fitting);
   const int64_t chunk_rows = round_up(ceil_div(a.rows, larger(chunks, 1)), 32);
   const int64_t own = chunk_rows > 32 ? 8 * row_bytes * kBlockRows : 256 << 10;
-  const int64_t most = tuned(a.tuning.group_bytes, own) / (row_bytes * kBlockRows);
+  const int64_t wide = tuned(a.tuning.group_bytes, own) / (row_bytes * kBlockRows);
   const int64_t fair = blocks * chunks / (a.threads * tuned(a.tuning.thread_tasks, 8));
-  const int64_t group = larger(smaller(most, fair), 1);
+  const int64_t group = larger(smaller(wide, fair), 1);
   return {chunk_rows, chunks, group, ceil_div(blocks, group)};
 }
 
+// The part of a call that a task computes: rows of x, and blocks of W.
 template <class T>
-void task(const GemmArgs& a, int64_t index) {
-  const Cut c = cut<T>(a);
-  const int64_t steps = steps_of<T>(a), block_bytes = steps * T::kWeightStep;
-  const int64_t first = index / c.groups * c.chunk_rows;
-  const int64_t last = smaller(a.rows, first + c.chunk_rows);
-  const int64_t block = index % c.groups * c.group_blocks;
-  const int64_t end = smaller(ceil_div(a.n, kBlockRows), block + c.group_blocks);
-  const int64_t passes = ceil_div(last - first, 32);
+struct Part {
+  int64_t first, last, block, end, passes;
+  int64_t steps, panels, panel_steps;  // of a block
+
+  Part(const GemmArgs& a, int64_t index) {
+    const Cut c = cut<T>(a);
+    first = index / c.groups * c.chunk_rows;
+    last = smaller(a.rows, first + c.chunk_rows);
+    block = index % c.groups * c.group_blocks;
+    end = smaller(ceil_div(a.n, kBlockRows), block + c.group_blocks);
+    passes = ceil_div(last - first, kPassRows);
+    steps = steps_of<T>(a);
+    panels = ceil_div(steps, kPanelSteps);
+    panel_steps = round_up(ceil_div(steps, panels), 4);  // whole groups of 128
+  }
+};
+
+// Whether y is too large to be found in an L2 cache by what reads it next, and has whole lines.
+bool past_caches(const GemmArgs& a) {
+  const int64_t row_bytes = a.y_stride * 2, at = reinterpret_cast<int64_t>(a.y);
+  return a.rows * row_bytes >= kPastBytes && row_bytes % 64 == 0 && at % 64 == 0;
+}
+
+template <class T>
+void task(const GemmArgs& args, int64_t index) {
+  using Sum = typename T::Sum;
+  GemmArgs a = args;
+  a.past_caches = past_caches(a);
+  const Part<T> part(a, index);
   constexpr int64_t kLines = T::kWeightStep / 64;
-  alignas(64) typename T::Sum sums[32 * kBlockRows];
-  int64_t shape = 0;
-  const uint8_t* weight = static_cast<const uint8_t*>(a.weight) + block * block_bytes;
-  for (int64_t b = block; b < end; ++b, weight += block_bytes) {
-    // The passes of a block prefetch the next one, a part each. Nothing prefetched the first block: its
-    // first pass reads it as a stream, like a block that is read once.
-    const bool streams = passes == 1 || b == block;
-    const int64_t lines = ceil_div(kLines, larger(passes - (streams ? 1 : 0), 1));
-    Fetch fetch = {weight + block_bytes, lines};
-    for (int64_t r = first; r < last; r += 32) {
-      const int64_t rows = smaller(32, last - r);
-      const int64_t upper = smaller(kTileRows, rows), lower = rows - upper;
-      if (shape != rows) configure(upper, lower);
-      shape = rows;
-      const bool stream = streams && r == first;
-      const Fetch now = stream ? Fetch{weight + tuned(a.tuning.ahead_bytes, kAhead), kLines} : fetch;
-      if constexpr (T::kGroups) {
-        if (a.group != 0) {
-          const int64_t n0 = b * kBlockRows, groups = ceil_div(a.k, a.group);
-          in_groups<T>(a, sums, rows, tile_at<T>(a, r), tile_at<T>(a, r + kTileRows), weight, steps,
-                       a.scale + n0 * groups, now);
-          if (!stream) fetch.at += steps * lines * 64;
-          finish(a, r, rows, n0, sums);
-          continue;
-        }
+  alignas(64) Sum room[kChunkRows * kBlockRows];
+  Ending<T> ending = {a};
+  T kind;
+  int64_t shape = 0, turn = 0;
+  const uint8_t* weight =
+      static_cast<const uint8_t*>(a.weight) + part.block * part.steps * T::kWeightStep;
+  for (int64_t b = part.block; b < part.end; ++b) {
+    for (int64_t s0 = 0; s0 < part.steps; s0 += part.panel_steps) {
+      const int64_t steps = smaller(part.panel_steps, part.steps - s0);
+      const bool ends = s0 + steps == part.steps;
+      // Sums that wait for the next panel have their own room; else two passes take turns.
+      const bool waits = part.panels > 1 && part.passes > 1;
+      // The passes over a panel prefetch the next one, a part each. Nothing prefetched the first panel:
+      // its first pass reads it as a stream, like a panel that is read once.
+      const bool streams = part.passes == 1 || (b == part.block && s0 == 0);
+      const int64_t lines = ceil_div(kLines, larger(part.passes - (streams ? 1 : 0), 1));
+      Fetch fetch = {weight + steps * T::kWeightStep, lines};
+      const uint8_t* const panel = kind.tiles(weight, steps);
+      for (int64_t r = part.first; r < part.last; r += kPassRows) {
+        const int64_t rows = smaller(kPassRows, part.last - r);
+        if (shape != rows) configure(smaller(kTileRows, rows), rows - smaller(kTileRows, rows));
+        shape = rows;
+        const bool stream = streams && r == part.first;
+        Sum* const sums = room + (waits ? r - part.first : turn * kPassRows) * kBlockRows;
+        const Pass pass = {
+            .rows = rows,
+            .streams_x = part.passes > 1,
+            .upper = tile_at<T>(a, r).from(s0),
+            .lower = tile_at<T>(a, r + kTileRows).from(s0),
+            .weight = panel,
+            .steps = steps,
+            .ahead = stream ? Fetch{weight + tuned(a.tuning.ahead_bytes, kAhead), kLines} : fetch,
+            .next = waits && s0 > 0 && r + kPassRows < part.last ? sums + kPassRows * kBlockRows : nullptr,
+            .onto = s0 > 0};
+        if (!stream) fetch.at += steps * lines * 64;
+        multiply_any<T>(a, b * kBlockRows, s0, sums, pass, ending);
+        if (ends) ending.follow(r, rows, b * kBlockRows, sums);
+        if (ends) turn ^= 1;
       }
-      if (lower > 0) {
-        two_tiles<T>(sums, tile_at<T>(a, r), tile_at<T>(a, r + kTileRows), weight, steps, now);
-      } else {
-        one_tile<T>(sums, tile_at<T>(a, r), weight, steps, now);
-      }
-      if (!stream) fetch.at += steps * lines * 64;
-      finish_sums(a, r, rows, b * kBlockRows, sums);
+      weight += steps * T::kWeightStep;
     }
   }
+  ending.finish();
+  if (a.past_caches) _mm_sfence();
   _tile_release();
 }
 

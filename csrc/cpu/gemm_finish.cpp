@@ -39,17 +39,41 @@ void put_rounded(bf16* y, Vec sum, int64_t n) {
 }
 #endif
 
+// What is added up, as floats: of(i, j) has the columns j … of row i.
+struct Floats {
+  const float* sums;
+  Vec of(int64_t i, int64_t j) const { return load(sums + i * kBlockRows + j); }
+};
+struct ScaledInts {
+  const int32_t* sums;
+  const float *scale, *x_scale;
+  Vec of(int64_t i, int64_t j) const {
+    const Vec sum = load(sums + i * kBlockRows + j);
+    return mul(mul(sum, load(scale + j)), broadcast(x_scale[i]));
+  }
+};
+
 // Without an activation.
-template <class T>
-void put_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const float* sums) {
+template <class T, class Sums>
+void put_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const Sums& sums) {
   T* y = static_cast<T*>(a.y) + r * a.y_stride + n0;
   const int64_t cols = smaller(kBlockRows, a.columns - n0);
-  for (; rows > 0; --rows, y += a.y_stride, sums += kBlockRows) {
-    for (int64_t j = 0; j < cols; j += kLanes) {
-      Vec v = load(sums + j);
-      if (a.bias != nullptr) v = add(v, load(a.bias + n0 + j));
-      put_rounded(y + j, v, cols - j);
+  const auto value = [&](int64_t i, int64_t j) {
+    const Vec v = sums.of(i, j);
+    return a.bias == nullptr ? v : add(v, load(a.bias + n0 + j));
+  };
+#if defined(__AVX512BF16__)
+  // A line that is written whole need not be read before.
+  if (sizeof(T) == 2 && a.y_dtype == kBFloat16 && a.past_caches && cols == kBlockRows) {
+    for (int64_t i = 0; i < rows; ++i, y += a.y_stride) {
+      const __m512bh line = _mm512_cvtne2ps_pbh(value(i, kLanes), value(i, 0));
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(y), reinterpret_cast<__m512i>(line));
     }
+    return;
+  }
+#endif
+  for (int64_t i = 0; i < rows; ++i, y += a.y_stride) {
+    for (int64_t j = 0; j < cols; j += kLanes) put_rounded(y + j, value(i, j), cols - j);
   }
 }
 
@@ -89,7 +113,7 @@ void activate(int epilogue, int64_t rows, float* sums) {
 // Activations work on floats, so that they are not compiled for every T.
 template <class T>
 void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
-  if (a.epilogue == kNoEpilogue) return put_sums<T>(a, r, rows, n0, sums);
+  if (a.epilogue == kNoEpilogue) return put_sums<T>(a, r, rows, n0, Floats{sums});
   round_sums<T>(a.bias == nullptr ? nullptr : a.bias + n0, rows, sums);
   activate(a.epilogue, rows, sums);
   const int64_t width = kGatedEpilogues[a.epilogue] ? kHalf : kBlockRows;
@@ -120,15 +144,15 @@ void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* 
 }
 
 void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const int32_t* sums) {
-  alignas(64) float scaled[32 * kBlockRows];
-  const float* const x_scale = x_scales(a) + r;
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < kBlockRows; ++j) {
-      const int64_t at = i * kBlockRows + j;
-      scaled[at] = static_cast<float>(sums[at]) * a.scale[n0 + j] * x_scale[i];
-    }
+  const ScaledInts scaled = {sums, a.scale + n0, x_scales(a) + r};
+  if (a.epilogue == kNoEpilogue && a.y_dtype == kBFloat16) {
+    return put_sums<bf16>(a, r, rows, n0, scaled);
   }
-  finish(a, r, rows, n0, scaled);
+  alignas(64) float floats[32 * kBlockRows];
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < kBlockRows; j += kLanes) store(floats + i * kBlockRows + j, scaled.of(i, j));
+  }
+  finish(a, r, rows, n0, floats);
 }
 
 }  // namespace quire::QUIRE_ISA

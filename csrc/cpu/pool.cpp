@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,6 +19,8 @@
 namespace quire {
 
 namespace {
+
+constexpr int64_t kHugePage = 2 << 20;
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kSpin = std::chrono::microseconds(50);
@@ -122,9 +125,11 @@ void* Pool::scratch(int64_t bytes) {
   if (bytes > memory.bytes) {
     free(memory.at);
     memory = {};
-    const int64_t rounded = (bytes + bytes / 4 + 4095) / 4096 * 4096;  // grows in few steps
-    memory.at = aligned_alloc(4096, static_cast<size_t>(rounded));
+    const int64_t page = bytes < kHugePage ? 4096 : kHugePage;
+    const int64_t rounded = (bytes + bytes / 4 + page - 1) / page * page;  // grows in few steps
+    memory.at = aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(rounded));
     if (memory.at == nullptr) throw std::bad_alloc();
+    if (page == kHugePage) madvise(memory.at, static_cast<size_t>(rounded), MADV_HUGEPAGE);
     memory.bytes = rounded;
   }
   permit(memory.at, bytes);

@@ -62,6 +62,7 @@ inline Vec load(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(
 inline void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
 inline void store(float* p, Vec v, int64_t n) { _mm512_mask_storeu_ps(p, first(n), v); }
 
+inline Vec load(const int32_t* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
 inline Vec load(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));

@@ -68,6 +68,12 @@ inline Vec load(const float* p) {
 }
 inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 
+inline Vec load(const int32_t* p) {
+  typedef int32_t Ints __attribute__((vector_size(16)));
+  Ints ints;
+  __builtin_memcpy(&ints, p, sizeof ints);
+  return __builtin_convertvector(ints, Vec);
+}
 inline Vec load(const int8_t* p) {
   typedef int8_t Bytes __attribute__((vector_size(4)));
   Bytes bytes;

@@ -32,5 +32,11 @@ inline void configure(const TileConfig& config) {
     __asm__ volatile("" : : : "memory");   \
     _tile_loadd(t, base, stride);          \
   } while (0)
+// The same for what is read once: it displaces less of the L1 cache.
+#define QUIRE_TILE_STREAM(t, base, stride) \
+  do {                                     \
+    __asm__ volatile("" : : : "memory");   \
+    _tile_stream_loadd(t, base, stride);   \
+  } while (0)
 
 #endif
