@@ -38,7 +38,8 @@ SOON, LATE = 8, 64
 """Steps with prompts before one without: after a change, and else."""
 TRIALS = 4
 """Measured steps of a size before the next power of two is tried once, if it is new: no prediction
-can replace a measurement there."""
+can replace a measurement there. One slow step is no reason to avoid it for `STALE` steps, so it is
+tried again: the fewer measurements it has, the sooner."""
 
 
 class StepBudget:
@@ -111,7 +112,7 @@ class StepBudget:
         total = num_decodes + fits
         if self._mixed.count(total) >= TRIALS:
             larger = 1 << total.bit_length()
-            if not self._mixed.count(larger):
+            if self._mixed.is_new(larger):
                 total = larger
         return min(self.max_tokens, total)
 
@@ -209,6 +210,12 @@ class Scales:
         size = num_tokens.bit_length()
         stale = self._steps - self._seen.get(size, 0) > self._stale
         return 0 if stale else self._count.get(size, 0)
+
+    def is_new(self, num_tokens: int) -> bool:
+        """Return whether this size has had too few measurements for the steps since the last."""
+        size = num_tokens.bit_length()
+        since = self._steps - self._seen.get(size, 0)
+        return since * MEMORY > self._stale * self._count.get(size, 0)
 
     def doubt(self) -> None:
         """Let the average of each size count as little as one step."""
