@@ -70,16 +70,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU time of this process and of the children that have ended."""
+    """Return the CPU time of this process and of its descendants, ended or alive."""
     parts = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(part.ru_utime + part.ru_stime for part in parts)
+    own = sum(part.ru_utime + part.ru_stime for part in parts)
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = stat.read_text().rpartition(")")[2].split()
+            number = int(stat.parent.name)
+            parents[number], ticks[number] = int(fields[1]), sum(map(int, fields[11:15]))
+    family = {os.getpid()}
+    while found := {n for n, parent in parents.items() if parent in family} - family:
+        family |= found
+    alive = sum(ticks.get(number, 0) for number in family - {os.getpid()})
+    return own + alive / os.sysconf("SC_CLK_TCK")
 
 
 def report_cpu(config: pytest.Config, seconds: float, name: str) -> None:
     """Append one line; several workers may share the file."""
-    if path := config.getoption("--cpu-report"):
-        with open(path, "a") as file:
-            file.write(f"{seconds:9.3f} {name}\n")
+    with open(config.getoption("--cpu-report"), "a") as file:
+        file.write(f"{seconds:9.3f} {name}\n")
 
 
 def import_a_share(worker: int, workers: int) -> None:
@@ -111,11 +122,14 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    report_cpu(session.config, cpu_seconds(), "collection")
+    if session.config.getoption("--cpu-report"):
+        report_cpu(session.config, cpu_seconds(), "collection")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    if not item.config.getoption("--cpu-report"):
+        return (yield)
     before = cpu_seconds()
     result = yield
     report_cpu(item.config, cpu_seconds() - before, item.nodeid)
