@@ -118,6 +118,9 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
         return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(
+            10_000
+        )  # with torch and Transformers, a full round costs a tenth of a second
         gc.enable()
 
 
