@@ -37,7 +37,7 @@ def test_ragged_batches(
 ) -> None:
     shape = random_shape(generator, isa, **given)
     print(shape)
-    lens = [1, 16, 128, 129, pick(generator, 1, 300)]
+    lens = [1, 16, 128, 129, pick(generator, 1, 200)]
     world = make_world(generator, shape, lens)
     windows = (None, choose(generator, 1, 5, 128, pick(generator, 1, 200)))
     for window in windows[slow(isa) :]:

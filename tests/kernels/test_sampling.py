@@ -111,7 +111,7 @@ def random_row(rng: np.random.Generator, vocab: int) -> FloatRow:
 
 @each_isa
 @seed(SEED)
-@settings(max_examples=examples(300), deadline=None, database=None)
+@settings(max_examples=examples(200), deadline=None, database=None)
 @given(row_seed=st.integers(0, 2**32), vocab=st.integers(1, 700))
 def test_draws_are_the_references(isa: str, row_seed: int, vocab: int) -> None:
     rng = np.random.default_rng(row_seed)
@@ -140,7 +140,7 @@ def test_rows_of_which_a_sample_misleads(isa: str) -> None:
     """The nucleus is looked for below a logit that one token in many suggests."""
     kernels = new_sampler(isa)
     for vocab in (8_192, 10_000, VOCAB):
-        for height in (-3.0, 0.5, 4.0, 30.0):
+        for height in (-3.0, 0.5, 4.0, 30.0) if vocab < VOCAB else (0.5,):
             logits = new_rng().normal(0, 0.1, vocab).astype(np.float32)
             logits[:: vocab // 1024] += np.float32(height)
             for p in (0.05, 0.9, 0.9999) if vocab < VOCAB else (0.9,):
