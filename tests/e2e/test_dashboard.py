@@ -67,6 +67,7 @@ def server(browser: Page, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """The built-in model; the browser comes first, so that nothing starts where there is none."""
     logs = tmp_path_factory.mktemp("dashboard")
     flags = ("--num-gpu-blocks-override", "384", "--max-num-seqs", "8", "--num-threads", "1")
+    flags += ("--max-model-len", "1024")  # a context that few tokens fill
     named = ("--served-model-name", "embedded")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("QUIRE_CACHE_DIR", str(logs))  # nothing measured here before

@@ -50,7 +50,7 @@ def make(model: str, **flags: Any) -> LLM:
     return LLM(model=model, max_model_len=LENGTH, **flags)
 
 
-def run(llm: LLM, count: int = 12) -> list[tuple[Any, ...]]:
+def run(llm: LLM, count: int = 8) -> list[tuple[Any, ...]]:
     outputs = llm.generate(prompts(count), sampling(count), use_tqdm=False)
     return [(o.outputs[0].token_ids, o.prompt_logprobs) for o in outputs]
 

@@ -16,13 +16,18 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("library", "scenarios"),
     [
-        # It sends through openai's client, as langchain does, and takes seconds to import.
+        # Both send through openai's client (`test_openai_client`) and take seconds to import.
+        # `clients/test_corpus.py` answers what they sent.
         pytest.param(
             "litellm",
             "chats_and_streams a_tool_and_a_structure responses embeddings typed_errors",
             marks=pytest.mark.slow,
         ),
-        ("langchain", "chats_and_streams a_tool_and_a_structure embeddings typed_errors"),
+        pytest.param(
+            "langchain",
+            "chats_and_streams a_tool_and_a_structure embeddings typed_errors",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_scenarios(library: str, scenarios: str, server: Server, encoder: Server) -> None:

@@ -12,7 +12,7 @@ from quire import LLM, SamplingParams
 from quire.core.outputs import RequestOutput
 
 PROMPT_SEED = 20
-NUM_REQUESTS = 32
+NUM_REQUESTS = 24
 NGRAM = {
     "method": "ngram",
     "num_speculative_tokens": 4,
