@@ -163,7 +163,7 @@ def test_structured_output(gpu: FakeDevice, tiny: str) -> None:
     ids=str,
 )
 def test_numbers_of_every_kind(fields: dict[str, Any], gpu: FakeDevice, tiny: str) -> None:
-    agree(gpu, tiny, **fields)
+    agree(gpu, tiny, asking(PARAMS[1:], PROMPTS[1:]), **fields)
 
 
 def test_blocks_leave_the_device_and_come_back(

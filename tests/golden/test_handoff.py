@@ -206,7 +206,7 @@ def test_foreign_blocks_are_not_used(model: Path, tmp_path: Path) -> None:
     producer.core.shutdown()
 
 
-@pytest.mark.parametrize("rounds", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(200, marks=pytest.mark.slow)])
 def test_either_side_may_be_killed_at_any_moment(model: Path, tmp_path: Path, rounds: int) -> None:
     command = [sys.executable, "-m", "tests.golden.handoff_kills", model, tmp_path, str(rounds)]
     run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)

@@ -218,7 +218,7 @@ async def test_whoever_varies_a_deadly_structure_ends_no_more_cores(
 
 
 async def test_an_abort_meanwhile_is_not_sent_on() -> None:
-    async with running("slow") as engine:
+    async with running("slow", process=False) as engine:
         request = ask(engine, output_kind=FINAL, **LONG)
         await until(lambda: engine.num_unfinished == 1)
         kill(engine)

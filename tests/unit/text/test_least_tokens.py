@@ -99,7 +99,7 @@ BOUNDED = {
 
 
 @pytest.mark.parametrize("name", BOUNDED)
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(text=TEXT)
 def test_never_more_than_there_are(name: str, text: str) -> None:
     tokenizer = BOUNDED[name]
@@ -133,7 +133,7 @@ def real(request: pytest.FixtureRequest) -> Tokenizer:
     return real_tokenizer(request.param)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(text=TEXT)
 def test_real_tokenizers(real: Tokenizer, text: str) -> None:
     text = text.encode(errors="replace").decode()
