@@ -117,6 +117,8 @@ def launch_everything(dtype: torch.dtype, capability: int, shared: int) -> None:
     gain = torch.ones(96, dtype=dtype)
     rows.add_rms_norm(x, x, gain, 1e-6)
     rows.layer_norm(x, gain, gain, 1e-6)
+    rows.CODED_NORMS["add_rms_norm"](x, x, gain, 1e-6)
+    rows.CODED_NORMS["layer_norm"](x, gain, gain, 1e-6)
     for kind in ("silu_mul", "gelu_tanh_mul", "gelu", "relu2", "swigluoai_mul"):
         rows.activation(x, kind)
     rows.argmax(torch.randn(2, 5000))

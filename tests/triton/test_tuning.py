@@ -5,27 +5,35 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
 from msgspec import structs
 
 from quire.bench.kernels import case
+from quire.bench.kernels.case import Variant
 from quire.cli.main import main
+from quire.core.layers import MoEConfig, RouteSpec
+from quire.core.model_config import ModelConfig
 from quire.ops.graphs import Graph
 from quire.ops.metadata import AttentionRules
 from quire.ops.triton import attention, linear, tuning
 from quire.ops.triton.provider import TritonOps
-from quire.ops.triton.tuning import HeadTuning, TileTuning, TunedHeads, TunedTile
+from quire.ops.triton.tuning import Chosen, HeadTuning, TileTuning, TunedHeads, TunedTile
 from quire.ops.triton.weights import device_weight
 from quire.ops.tuning import save_tuning
 from quire.system.gpu import Gpu
 from quire.tune.kernels import card
+from quire.tune.kernels.search import Found
 from tests.fake_device import FakeDevice
 from tests.triton.on_fake_device import Launches, launching
 from tests.triton.test_attention import filled, metadata
 from tests.triton.test_products import quantized, rows
+
+if TYPE_CHECKING:
+    from quire.ops.torch_ops.devices import TorchAccelerator
 
 CPU = torch.device("cpu")
 
@@ -70,6 +78,60 @@ def test_values_of_products_change_no_bit(
         assert torch.equal(used.result, own)
         assert used.differs, "the values reach the launch"
         chosen.use(tuning.untuned(CPU))
+
+
+@pytest.mark.parametrize("form", ["dense", "zeros"])
+def test_values_of_experts_change_no_bit(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a tile stay those in which rows were sorted by expert."""
+    count, hidden, width = 4, 32, 48
+    sizes = (count * 2 * width, hidden), (count * hidden, width)
+    weights: list[Any] = [
+        rows(n, k, 3).numpy() if form == "dense" else quantized(form, n, k, seed=3)
+        for n, k in sizes
+    ]
+    ops = TritonOps()
+    gate_up = ops.pack_linear(weights[0], epilogue="silu_mul", experts=count)
+    down = ops.pack_linear(weights[1], experts=count)
+    x = rows(9, hidden, seed=4).half()
+    experts, shares = ops.route(rows(9, count, seed=5), None, RouteSpec(2))
+    own = ops.moe(x, experts, shares, gate_up, down)
+    entries = []
+    for packed in (gate_up, down):
+        shape: Any = linear.tuned_shape(device_weight(packed), x.dtype, 16, experts=True)
+        assert shape[1].startswith("experts.")
+        values = TileTuning(columns=64, rows=256, warps=4, early=4, waves=8)
+        entries.append(TunedTile(*shape[1:], (1, 16), values, 0.0))
+    tuning.chosen(CPU).use(structs.replace(tuning.untuned(CPU), gemm=entries))
+    used = seen(monkeypatch, "product", lambda: ops.moe(x, experts, shares, gate_up, down))
+    assert torch.equal(used.result, own)
+    assert used.differs
+
+
+def test_experts_are_tasks_by_size_of_tiles() -> None:
+    """Their calls have such tiles, and the values of a task reach its product alone."""
+    ops = TritonOps()
+    model = ModelConfig("mixtral", 50, 32, 64, 1, 4, 2, 8, 256, moe=MoEConfig(8, 32, RouteSpec(2)))
+    chosen, device = tuning.chosen(CPU), cast("TorchAccelerator", None)
+    bench = card.Bench(ops, device, chosen, tuning.untuned(CPU), ())
+    args = SimpleNamespace(rows=None, context=[32], seed=0)
+    setting = card.setting_of(bench, model, Variant(0, "float16", "triton"), cast("Any", args))
+    tasks = [*card.experts(bench, setting)]
+    assert [(task.shape[2:4], len(task.subject.calls)) for task in tasks] == [
+        (shape, count) for shape in ((64, 32), (32, 32)) for count in (2, 1, 1, 1)
+    ]
+    entries = [task.entry(Found({"warps": 4}, 0.1)) for task in tasks[:4]]
+    assert [entry.rows for entry in entries] == [(1, 16), (17, 32), (33, 64), (65, 128)]
+    asked: list[tuple[Any, int]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Chosen, "tile", lambda self, *key: asked.append(key) or TileTuning())
+        for task in tasks[:4]:
+            task.subject.apply({"warps": 4})
+            asked.clear()
+            task.subject.calls[-1](0)
+            assert asked[0] == (task.shape, task.entry(Found({}, 0.0)).rows[1])
+    tasks[0].subject.apply({"warps": 4})
+    assert chosen.tile(tasks[0].shape, 16).warps == 4
+    assert chosen.tile(tasks[4].shape, 16).warps == 0
 
 
 class Seen:

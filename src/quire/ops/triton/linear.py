@@ -143,7 +143,7 @@ def product(
         elif grouping is None and rows >= DEQUANTIZED:
             weight = dequantized(weight, x.dtype)
     given, bias, width = _form(weight), weight.bias, weight.shape[1]
-    chosen = tile(grouping.tile, x.dtype) if grouping else _tile(weight, x, middle, rows)
+    chosen = _tile(weight, x, middle, rows, grouping)
     depth = 128 if given.halves else chosen.depth
     length = segment(columns, width)
     segments = -(-width // length)
@@ -180,27 +180,41 @@ def product(
     return out
 
 
-def tuned_shape(weight: DeviceWeight, dtype: torch.dtype, rows: int) -> Shape:
-    """Return for what `quire tune kernels` tunes products of so many rows of `dtype`."""
+def tuned_shape(
+    weight: DeviceWeight, dtype: torch.dtype, rows: int, *, experts: bool = False
+) -> Shape:
+    """Return for what `quire tune kernels` tunes products of so many rows of `dtype`.
+
+    Args:
+        experts: tiles of `rows` rows have an expert's weight each.
+    """
     given, (columns, width), group = _form(weight), weight.shape, 1
     name = str(dtype).removeprefix("torch.")
     kind = f"dense.{name}"
-    if isinstance(weight, CodedWeight) and (weight.form == "int8" or rows < DEQUANTIZED):
+    coded = experts or rows < DEQUANTIZED
+    if isinstance(weight, CodedWeight) and (weight.form == "int8" or coded):
         stored = "uint4" if given.halves else str(weight.codes.dtype).removeprefix("torch.")
         kind, group = f"{given.form}.{stored}.{name}", given.group
+    if experts:
+        kind, columns = f"experts.{kind}", columns // weight.experts
     return "gemm", kind, columns, width, group
 
 
-def _tile(weight: DeviceWeight, x: Tensor, dtype: torch.dtype, rows: int) -> Tile:
+def _tile(
+    weight: DeviceWeight, x: Tensor, dtype: torch.dtype, rows: int, grouping: Grouping | None
+) -> Tile:
     """Return the tile for so many rows, with the sizes that were tuned for the weight.
 
     Args:
         dtype: of the rows before they are quantized.
     """
+    rows = grouping.tile if grouping else rows
     own, sizes = tile(rows, x.dtype), chosen_sizes(x.device)
     if not sizes.has_tiles:
         return own
-    return own.tuned(sizes.tile(tuned_shape(weight, dtype, rows), rows))
+    shape = tuned_shape(weight, dtype, rows, experts=grouping is not None)
+    found = own.tuned(sizes.tile(shape, rows))
+    return found._replace(rows=own.rows) if grouping else found
 
 
 def _lines(nbytes: int) -> int:

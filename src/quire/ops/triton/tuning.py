@@ -66,7 +66,7 @@ class HeadTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class TunedTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A product of a weight [n, k] with `rows[0]` to `rows[1]` rows.
+    """A product of a weight [n, k] with `rows[0]` to `rows[1]` rows; of experts, rows of a tile.
 
     Attributes:
         kind: form and type of the weight, and type of the rows.

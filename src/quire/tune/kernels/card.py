@@ -8,6 +8,7 @@ graphs: a launch from Python takes longer than most kernels.
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quire.bench.kernels import attention as attention_cases
+from quire.bench.kernels import experts as expert_cases
 from quire.bench.kernels.case import Call, Variant
 from quire.bench.kernels.cases import Setting
 from quire.bench.kernels.rounded import rounded
@@ -30,7 +32,8 @@ from quire.ops.triton.tuning import (
     TunedTile,
     read,
 )
-from quire.ops.tuning import load
+from quire.ops.tuning import Shape, load
+from quire.ops.weights import LinearWeight
 from quire.system.records import dataclass
 from quire.tune.kernels.search import Found, Subject, Values
 from quire.tune.kernels.subjects import Product, Task, layers
@@ -46,6 +49,11 @@ _ANY_ROWS = 1 << 40
 _LEAST_TURNS, _MOST_TURNS = 8, 256
 _CACHES = 32
 _WAVES = (-1, 1, 2, 4, 8)
+_FIELDS: dict[str, Sequence[int]] = {
+    "columns": (64, 128, 256), "warps": (4, 8), "stages": (2, 3, 4, 5),
+}  # fmt: skip
+EXPERT_TILES = (16, 32, 64, 128)
+"""Rows of tiles that `linear.tile` chooses for experts."""
 
 
 @dataclass(frozen=True)
@@ -136,9 +144,18 @@ def setting_of(
     )  # fmt: skip
 
 
+def tasks(op: str, bench: Bench, setting: Setting) -> Iterator[Task]:
+    """Yield what to tune of an op, "gemm" or "attention"."""
+    if op == "attention":
+        yield from attention(bench, setting)
+    else:
+        yield from products(bench, setting)
+        yield from experts(bench, setting)
+
+
 def products(bench: Bench, setting: Setting) -> Iterator[Task]:
     """Yield the model's linear layers, each with each range of rows."""
-    known = set()
+    known: set[tuple[Shape, tuple[int, int]]] = set()
     for found in layers(setting):
         task = _product(bench, found, setting)
         if (key := (task.shape, found.rows)) not in known:
@@ -147,34 +164,78 @@ def products(bench: Bench, setting: Setting) -> Iterator[Task]:
 
 
 def _product(bench: Bench, product: Product, setting: Setting) -> Task:
+    first = product.rows[0]
+    shapes = [_shape(setting, product.weights[0], rows) for rows in product.rows]
+    fields: dict[str, Sequence[int]] = {**_FIELDS, "waves": _WAVES}
+    if first > 64:
+        fields["rows"] = (64, 128, 256)
+    else:
+        fields["early"] = (-1, 1, 2, 3, 4)
+    return _tile_task(
+        bench, product.label, shapes, product.rows, product.calls, fields, len(product.weights)
+    )
+
+
+def experts(bench: Bench, setting: Setting) -> Iterator[Task]:
+    """Yield the two products of a mixture of experts, each with each size of tiles."""
+    moe = setting.model.moe
+    if moe is None:
+        return
+    packed: list[LinearWeight] = []
+    pack = setting.ops.pack_linear
+
+    def remembered(*args: Any, **kwargs: Any) -> LinearWeight:
+        packed.append(pack(*args, **kwargs))
+        return packed[-1]
+
+    rows = [max(1, tile * moe.num_experts // moe.route.top_k) for tile in EXPERT_TILES]
+    ops = setting.ops.using(pack_linear=remembered)
+    *_, cases = expert_cases.moe(replace(setting, rows=[1, *rows], ops=ops))
+    alone, *calls = [case.call for case in cases]
+    for (name, weight), (tile, call) in itertools.product(
+        zip(("gate_up", "down"), packed, strict=True), zip(EXPERT_TILES, calls, strict=True)
+    ):
+        shape = _shape(setting, weight, tile, experts=True)
+        label = f"experts {name} {shape[2]}x{shape[3]}, tiles of {tile}"
+        yield _tile_task(
+            bench, label, [shape], (tile // 2 + 1 if tile > EXPERT_TILES[0] else 1, tile),
+            [alone, call] if tile == EXPERT_TILES[0] else [call], _FIELDS, 1,
+        )  # fmt: skip
+
+
+def _shape(setting: Setting, weight: LinearWeight, rows: int, *, experts: bool = False) -> Shape:
     from quire.ops.torch_ops.arrays import torch_dtype
     from quire.ops.triton.linear import tuned_shape
     from quire.ops.triton.weights import device_weight
 
-    dtype, (first, last) = torch_dtype(setting.variant.numpy_dtype), product.rows
-    weight = device_weight(product.weights[0])
-    shape = tuned_shape(weight, dtype, last)
-    shapes = {tuned_shape(weight, dtype, rows) for rows in product.rows}
+    dtype = torch_dtype(setting.variant.numpy_dtype)
+    return tuned_shape(device_weight(weight), dtype, rows, experts=experts)
+
+
+def _tile_task(
+    bench: Bench,
+    label: str,
+    shapes: Sequence[Shape],
+    rows: tuple[int, int],
+    calls: Sequence[Call],
+    fields: Mapping[str, Sequence[int]],
+    arguments: int,
+) -> Task:
+    """Return a task whose result holds for the last of the shapes that `calls` have."""
 
     def entry(shape: Any, values: Any, rows: tuple[int, int], gain: float) -> TunedTile:
         _, kind, n, k, group = shape
         return TunedTile(kind, n, k, group, rows, TileTuning(**values), gain)
 
     def tuning(values: Values) -> CardTuning:
-        tiles = [entry(shape, values, (1, _ANY_ROWS), 0.0) for shape in shapes]
+        tiles = [entry(shape, values, (1, _ANY_ROWS), 0.0) for shape in dict.fromkeys(shapes)]
         return _with(bench.empty, gemm=tiles)
 
-    fields: dict[str, Sequence[int]] = {
-        "columns": (64, 128, 256), "warps": (4, 8), "stages": (2, 3, 4, 5), "waves": _WAVES,
-    }  # fmt: skip
-    if first > 64:
-        fields["rows"] = (64, 128, 256)
-    else:
-        fields["early"] = (-1, 1, 2, 3, 4)
-    subject = _subject(bench, product.calls, fields, tuning, len(product.weights))
+    subject = _subject(bench, calls, fields, tuning, arguments)
+    shape = shapes[-1]
     return Task(
-        f"{product.label}, {shape[1]}", shape, subject,
-        lambda found: entry(shape, found.values, product.rows, found.gain),
+        f"{label}, {shape[1]}", shape, subject,
+        lambda found: entry(shape, found.values, rows, found.gain),
     )  # fmt: skip
 
 

@@ -103,7 +103,7 @@ def _card_outcomes(args: argparse.Namespace, bench: Bench) -> Iterator[Outcome]:
     for op, model in itertools.product(args.op, args.model):
         for variant, config in variants(args, model, "triton", (_TYPES[op],), engine):
             setting = card.setting_of(bench, config, variant, args)
-            for task in (card.products if op == "gemm" else card.attention)(bench, setting):
+            for task in card.tasks(op, bench, setting):
                 report = partial(_left_out, task.label)
                 subject = card.sound(bench, task.subject, report)
                 found = search(subject, args.repetitions, args.seconds)
