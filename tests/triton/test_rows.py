@@ -38,6 +38,15 @@ def test_rms_norm(dtype: torch.dtype, width: int) -> None:
     assert torch.equal(rows.rms_norm(total[1:2], gain, 1e-6), found[1:2])
 
 
+def test_a_norm_in_place_has_the_same_bits() -> None:
+    """Of some columns, as queries and keys are of their product."""
+    x, gain = random(5, 90, dtype=torch.float16, seed=1), random(40, dtype=torch.float16, seed=2)
+    expected = x.clone()
+    expected[:, 30:70] = rows.rms_norm(x[:, 30:70], gain, 1e-6)
+    rows.normalize(x[:, 30:70], gain, 1e-6)
+    assert torch.equal(x, expected)
+
+
 @pytest.mark.parametrize("dtype", HALF)
 def test_layer_norm(dtype: torch.dtype) -> None:
     x, residual = (random(3, 100, dtype=dtype, seed=seed) for seed in (3, 4))

@@ -26,7 +26,7 @@ from quire.ops.triton.launch import (
     processors,
     stages,
 )  # fmt: skip
-from quire.ops.triton.rows import rms_norm
+from quire.ops.triton.rows import normalize
 from quire.ops.triton.tuning import HeadTuning, chosen
 
 KEYS = 64
@@ -77,11 +77,10 @@ def rope_kv_write(
     tokens, (q_heads, kv_heads, head_dim, q_norm, k_norm, v_norm, eps) = len(qkv), heads
     q_width, kv_width = q_heads * head_dim, kv_heads * head_dim
     if q_norm is not None and len(q_norm) != head_dim:  # over all heads at once
-        qkv[:, :q_width] = rms_norm(qkv[:, :q_width], q_norm, eps)
+        normalize(qkv[:, :q_width], q_norm, eps)
         q_norm = None
     if k_norm is not None and len(k_norm) != head_dim:
-        keys = slice(q_width, q_width + kv_width)
-        qkv[:, keys] = rms_norm(qkv[:, keys], k_norm, eps)
+        normalize(qkv[:, q_width : q_width + kv_width], k_norm, eps)
         k_norm = None
     out = torch.empty((tokens, q_heads, head_dim), dtype=qkv.dtype, device=qkv.device)
     if tokens:

@@ -53,26 +53,33 @@ CODED_NORMS: dict[str, Any] = {
 """Norms that also quantize their rows, for models whose products take 8-bit integers."""
 
 
+def normalize(x: Tensor, weight: Tensor, eps: float) -> None:
+    """Put `rms_norm` of the rows of x [T, width] in their place; each row is contiguous."""
+    _norm(norms.rms_norm, x, None, (weight,), eps, out=x)
+
+
 def _norm(
     kernel: Any,
     x: Tensor,
     residual: Tensor | None,
     gains: tuple[Tensor, ...],
     eps: float,
-    coded: bool,
+    coded: bool = False,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of the rows of x [..., width], or of x + residual, and that sum."""
     width = x.shape[-1]
     rows = _rows(x)
     more = rows if residual is None else _rows(residual)
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     total = out if residual is None else torch.empty_like(out)
     codes, scales = _places(rows) if coded else (None, None)
     block = power_of_two(width)
     if len(rows):
         kernel[(len(rows),)](
             rows, more, *gains, out, total, codes, scales, width, rows.stride(0), more.stride(0),
-            eps, add=residual is not None, coded=coded, block=block, num_warps=warps(block),
+            out.stride(0) if out.dim() == 2 else width, eps, add=residual is not None,
+            coded=coded, block=block, num_warps=warps(block),
             **overlap(x.device),
         )  # fmt: skip
     if coded and x.dim() == 2:

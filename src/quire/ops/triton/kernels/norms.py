@@ -47,7 +47,8 @@ def quantize_rows(
 
 @triton.jit
 def rms_norm(
-    x, residual, weight, out, total, codes, scales, width, x_stride, residual_stride, eps,
+    x, residual, weight, out, total, codes, scales, width, x_stride, residual_stride, out_stride,
+    eps,
     add: tl.constexpr, coded: tl.constexpr, overlap: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Write the RMS norm of x, or of x + residual, and that sum.
@@ -64,14 +65,15 @@ def rms_norm(
     scaled = wide * (1.0 / tl.sqrt_rn(tl.sum(wide * wide, 0) / width + eps))
     product = gain.to(tl.float32) * scaled.to(gain.dtype).to(tl.float32)
     result = product.to(gain.dtype).to(values.dtype)
-    tl.store(out + row * width + at, result, live)
+    tl.store(out + row * out_stride + at, result, live)
     if coded:
         _write_codes(result, codes, scales, row, at, live, width)
 
 
 @triton.jit
 def layer_norm(
-    x, residual, weight, bias, out, total, codes, scales, width, x_stride, residual_stride, eps,
+    x, residual, weight, bias, out, total, codes, scales, width, x_stride, residual_stride,
+    out_stride, eps,
     add: tl.constexpr, coded: tl.constexpr, overlap: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Write the layer norm of x, or of x + residual, and that sum; see `rms_norm`."""
@@ -87,6 +89,6 @@ def layer_norm(
     away = tl.where(live, wide - mean, 0.0)
     scaled = away * (1.0 / tl.sqrt_rn(tl.sum(away * away, 0) / width + eps))
     result = (scaled * gain + shift).to(values.dtype)
-    tl.store(out + row * width + at, result, live)
+    tl.store(out + row * out_stride + at, result, live)
     if coded:
         _write_codes(result, codes, scales, row, at, live, width)
