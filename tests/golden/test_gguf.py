@@ -143,7 +143,7 @@ def logits(path: Path) -> torch.Tensor:
     return torch.cat(sequence.logits)
 
 
-@pytest.mark.parametrize("type_", ["Q3_K", "Q4_K", "Q6_K"])
+@pytest.mark.parametrize("type_", [pytest.param("Q3_K", marks=pytest.mark.slow), "Q4_K", "Q6_K"])
 def test_codes_compute_what_their_values_do(type_: str, tmp_path: Path) -> None:
     """The embedded model, its embeddings quantized too; odd rows are in types of short blocks."""
     path = write_gguf_model(STORY, tmp_path / "model.gguf", type_)

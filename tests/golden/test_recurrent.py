@@ -27,7 +27,7 @@ from tests.golden.tiny_models import RECURRENT_MODELS, VOCAB_SIZE, make_tiny
 LOGIT_TOLERANCE = 1e-4
 """As in `test_architectures`."""
 PROMPT_LEN = 45
-NUM_TOKENS = 14
+NUM_TOKENS = 8
 TORCH_MODELS = [
     name
     if name in ("lfm2-biases", "qwen3_5-moe", "granite4-hybrid", "falcon-h1", "mamba2")

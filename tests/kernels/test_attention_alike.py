@@ -89,7 +89,7 @@ def test_threads_that_share_a_sequence_change_nothing(
         if window is None:
             assert_attended(world, isa, whole, spans, window)
         ways = list(itertools.product((*pools, _native.Pool(9)), (None, True)))
-        for pool, split in ways[:: 5 if slow(isa) else 3]:
+        for pool, split in ways[:: 5 if slow(isa) or window else 3]:
             for out, expected in zip(
                 world.run(isa, pool, spans, window, split), whole, strict=True
             ):

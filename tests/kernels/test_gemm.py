@@ -97,8 +97,9 @@ def test_agrees_with_float64(
         for rows in (1, 2, 15, 16, 17, 32, 33, pick(generator, 1, 70)):
             x = draw(generator, dtype, rows, k)
             assert_linear(linear.forward(x), x, linear, bias)
-            other = random.choice([d for d in DTYPES if d != dtype])
-            assert_linear(linear.forward(x, dtype=other), x, linear, bias)
+            if rows in (1, 17):
+                other = random.choice([d for d in DTYPES if d != dtype])
+                assert_linear(linear.forward(x, dtype=other), x, linear, bias)
 
 
 def test_every_count_of_rows(

@@ -31,6 +31,7 @@ SHAPE: dict[str, Any] = {
 }
 
 
+@pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("tied", [False, True])
 def test_dummy_weights_and_their_bytes(name: str, tied: bool) -> None:
