@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NUM_ROWS = 64
+NUM_ROWS = 65
 
 
 def table() -> dict[int, str]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
+import stat
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from quire.core.errors import ConfigError
@@ -13,15 +18,86 @@ from quire.system import env
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
-class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Writes to the present `sys.stderr`, so that redirection works."""
+PATIENCE_SECONDS = 0.1
+"""How long a pipe or a terminal may take nothing before lines are dropped."""
+
+
+class _StderrHandler(logging.Handler):
+    """Writes to the present `sys.stderr`, so that redirection works.
+
+    A pipe that nobody reads, or a terminal that is held, must not stop the event loop or a step.
+    So lines that it does not take are dropped, and their number is logged later.
+    """
 
     def __init__(self) -> None:
-        logging.Handler.__init__(self)
+        super().__init__()
+        self._num_lost = 0
 
-    @property
-    def stream(self) -> TextIO:  # type: ignore[override]
-        return sys.stderr
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record) + "\n"
+            if (number := _pipe_of(sys.stderr)) is None:
+                sys.stderr.write(text)
+            else:
+                self._write(number, text)
+            sys.stderr.flush()
+        except Exception:
+            self.handleError(record)
+
+    def _write(self, number: int, text: str) -> None:
+        patience = PATIENCE_SECONDS
+        if self._num_lost:
+            text = f"WARNING {self._num_lost} lines of the log were lost: nobody read it.\n{text}"
+            patience = 0.0
+        with _without_blocking(number) as own:
+            written = _write_parts(own, text.encode("utf-8", "backslashreplace"), patience)
+        self._num_lost = 0 if written else self._num_lost + 1
+
+
+@contextmanager
+def _without_blocking(number: int) -> Iterator[int]:
+    """Return another descriptor of a pipe, whose writes do not block; else the same one.
+
+    Other processes write there too, so there may be no room left although there just was. It is
+    not kept open: somebody may wait for the pipe's end.
+    """
+    flags, own = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC, number
+    if stat.S_ISFIFO(os.fstat(number).st_mode):
+        with suppress(OSError):  # another user's
+            own = os.open(f"/proc/self/fd/{number}", flags)
+    try:
+        yield own
+    finally:
+        if own != number:
+            os.close(own)
+
+
+def _write_parts(number: int, data: bytes, patience: float) -> bool:
+    """Write all of `data`; return False if the descriptor takes no more."""
+    for start in range(0, len(data), select.PIPE_BUF):  # if there is room, so much fits
+        if not _takes(number, patience):
+            return False
+        try:
+            os.write(number, data[start : start + select.PIPE_BUF])
+        except BlockingIOError:
+            return False
+    return True
+
+
+def _pipe_of(stream: TextIO) -> int | None:
+    """Return the descriptor of a stream whose writes may block for ever; None for files."""
+    try:
+        number = stream.fileno()
+    except (OSError, AttributeError):  # a buffer in memory
+        return None
+    return None if stat.S_ISREG(os.fstat(number).st_mode) else number
+
+
+def _takes(number: int, seconds: float) -> bool:
+    """Return whether a descriptor takes data within so many seconds."""
+    poll = select.poll()
+    poll.register(number, select.POLLOUT)
+    return bool(poll.poll(seconds * 1000))
 
 
 def setup_logging() -> None:

@@ -1,8 +1,10 @@
 """The log goes to stderr, once, at the level that the environment names."""
 
 import logging
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -33,6 +35,54 @@ def test_one_handler_that_follows_stderr(capsys: pytest.CaptureFixture[str]) -> 
     assert out == ""
     assert err.startswith("INFO ")
     assert err.endswith(" hello\n")
+
+
+@contextmanager
+def piped(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, int]]:
+    """Have stderr be a pipe; its two ends."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with open(writer, "w", buffering=1) as stream, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stream)
+        yield reader, writer
+    os.close(reader)
+
+
+def everything(reader: int) -> str:
+    parts = list[bytes]()
+    with suppress(BlockingIOError):
+        while part := os.read(reader, 65536):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
+def test_a_log_that_nobody_reads_loses_lines_and_stops_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with fresh_program() as logger, piped(monkeypatch) as (reader, writer):
+        setup_logging()
+        number = 0
+        while number < 5000:  # more than a pipe holds
+            number += 1
+            logger.info("line %d %s", number, "x" * 100)
+        kept = everything(reader).splitlines()
+        assert 100 < len(kept) < 1000
+        logger.info("z" * 10_000)
+        lost, line = everything(reader).splitlines()
+        assert lost == f"WARNING {number - len(kept)} lines of the log were lost: nobody read it."
+        assert line.endswith("z" * 10_000)
+        logger.info("and so on")
+        assert everything(reader).endswith(" and so on\n")
+        assert os.get_blocking(writer)  # other programs may share it
+
+
+def test_a_stderr_that_changes_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fresh_program() as logger:
+        setup_logging()
+        for text in ("first", "second"):
+            with piped(monkeypatch) as (reader, _):
+                logger.info(text)
+                assert everything(reader).endswith(f"{text}\n")
 
 
 def test_an_application_s_handlers_are_kept() -> None:
