@@ -289,11 +289,7 @@ def stream_packed(
     """
 
 def copy_blocks(
-    pool: Pool,
-    parts: list[tuple[int, int, int]],
-    moves: list[tuple[int, int, int]],
-    load: bool,
-    /,
+    pool: Pool, parts: list[tuple[int, int, int]], moves: list[tuple[int, int, int]], load: bool, /
 ) -> list[int]:
     """Copies blocks to rows, or back if `load`; a move is a task. GIL released.
 
@@ -444,14 +440,7 @@ def add_rms_norm(
     """
 
 def layer_norm(
-    kernels: Kernels,
-    pool: Pool,
-    y: Matrix,
-    x: Matrix,
-    weight: Matrix,
-    bias: Matrix,
-    eps: float,
-    /,
+    kernels: Kernels, pool: Pool, y: Matrix, x: Matrix, weight: Matrix, bias: Matrix, eps: float, /
 ) -> None:
     """y = (x - mean) / sqrt(variance + eps) * weight + bias per row; `y` may be `x`."""
 
@@ -607,14 +596,7 @@ class SampleRow:
     """
 
     def __init__(
-        self,
-        row: int,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        min_p: float,
-        u: float,
-        /,
+        self, row: int, temperature: float, top_k: int, top_p: float, min_p: float, u: float, /
     ) -> None: ...
     def key(self, key: int, /) -> None:
         """Draw with the noise of `key`, in [0, 2^64)."""
