@@ -16,29 +16,10 @@ from collections.abc import Callable
 
 from quire.core.config import ClusterConfig, EngineConfig
 from quire.core.errors import ConfigError, EngineDeadError
-from quire.executor.joining import (
-    LOCAL,
-    Attach,
-    Join,
-    Refused,
-    Welcome,
-    cluster_key,
-    encode,
-    offer_of,
-    own_join,
-    refusal,
-)
+from quire.executor import joining
 from quire.executor.placement import Placement
 from quire.models.weights.shares import shared_config, worker_grid
-from quire.parallel.handshake import (
-    Arrival,
-    Doorman,
-    HandshakeError,
-    Reminder,
-    at,
-    reachable,
-    send_frame,
-)
+from quire.parallel import handshake
 from quire.parallel.heartbeat import has_ended, say_goodbye, wait_for_loss
 
 logger = logging.getLogger(__name__)
@@ -59,7 +40,7 @@ class Cluster:
         self._placement: Placement | None = None
         if config.cluster.flags:
             self._placement = Placement(config)
-        self._key = self._placement.key if self._placement is not None else cluster_key()
+        self._key = self._placement.key if self._placement is not None else joining.cluster_key()
         self._grid = worker_grid(config)
         self._joined: dict[int, socket.socket] = {}
         self._closing = False
@@ -92,7 +73,7 @@ class Cluster:
             gathering.close()
         shares = {}
         for node, join in joins.items():
-            local = {name: getattr(join.config, name) for name in LOCAL}
+            local = {name: getattr(join.config, name) for name in joining.LOCAL}
             whole = dataclasses.replace(self._config, **local, marks_path=None)  # a file here
             for worker in self._grid.workers_of(node):
                 shares[worker] = shared_config(whole, worker)
@@ -153,23 +134,24 @@ class _Gathering:
         self._config = config
         self._where = where
         self._fails = fails
-        self._own = own_join(config, 0)
+        self._own = joining.own_join(config, 0)
         self._grid = worker_grid(config)
         self._attempt = os.urandom(8).hex()
         self._deadline = time.monotonic() + JOIN_SECONDS
-        self._reminder = Reminder()
+        self._reminder = handshake.Reminder()
+        address = where.master_addr, where.master_port
         try:
-            self._doorman = Doorman(where.master_addr, where.master_port, key)
+            self._doorman = handshake.Doorman(*address, key)
         except OSError as error:
             raise ConfigError(
-                f"Node 0 cannot listen at {at((where.master_addr, where.master_port))}: {error}.",
+                f"Node 0 cannot listen at {handshake.at(address)}: {error}.",
                 fix="Set --master-addr to an address of this machine, and --master-port to a free "
                 "port.",
                 param="master_addr",
             ) from None
-        self._place = reachable(self._doorman.address)
+        self._place = handshake.reachable(self._doorman.address)
         self.connections: dict[int, socket.socket] = {}
-        self._joins: dict[int, Join] = {}
+        self._joins: dict[int, joining.Join] = {}
         self._hosts: dict[int, str] = {}
 
     def name(self, what: str, node: int) -> str:
@@ -179,7 +161,7 @@ class _Gathering:
     def worker_name(self, worker: int) -> str:
         return self.name(self._grid.name(worker), self._grid.node(worker))
 
-    def joins(self) -> dict[int, Join]:
+    def joins(self) -> dict[int, joining.Join]:
         """Wait for all machines; answer them."""
         todo = "Start `quire serve` there with the same flags, --headless and --node-rank."
         if self._fails is not None:
@@ -191,7 +173,7 @@ class _Gathering:
                 logger.info("waiting at %s for %s. %s", self._place, wanted, todo)
                 said = True
             message, arrival = self._next(wanted, todo)
-            if not isinstance(message, Join):
+            if not isinstance(message, joining.Join):
                 arrival.connection.close()
                 continue
             if message.node in self.connections:  # it lost the earlier connection
@@ -205,15 +187,17 @@ class _Gathering:
             config = dataclasses.replace(self._config, model_path="", tokenizer_path=None)
             connection.settimeout(None)
             with contextlib.suppress(OSError):  # its end is noticed in `attached`
-                send_frame(connection, encode(Welcome(self._attempt, before, config)))
+                handshake.send_frame(
+                    connection, joining.encode(joining.Welcome(self._attempt, before, config))
+                )
         return self._joins
 
     def _is_there(self, node: int) -> bool:
         return node in self.connections and not has_ended(self.connections[node])
 
-    def _refusal(self, join: Join) -> str | None:
+    def _refusal(self, join: joining.Join) -> str | None:
         """Return why a machine cannot have this rank in this engine; None if it can."""
-        if (why := refusal(self._own, join)) is not None or not self._is_there(join.node):
+        if (why := joining.refusal(self._own, join)) is not None or not self._is_there(join.node):
             return why
         if self._joins[join.node].agent == join.agent:  # only its connection was lost
             return None
@@ -229,7 +213,7 @@ class _Gathering:
         while missing:
             wanted = f"the connections of {self.worker_name(min(missing)[0])}"
             message, arrival = self._next(wanted, "See its log.", self._check_joined)
-            if isinstance(message, Join):
+            if isinstance(message, joining.Join):
                 arrival.connection.close()
                 raise EngineDeadError(f"Node {message.node} started again meanwhile.")
             end = message.worker, message.rows
@@ -253,7 +237,7 @@ class _Gathering:
 
     def _next(
         self, wanted: str, todo: str, check: Callable[[], None] = lambda: None
-    ) -> tuple[Join | Attach, Arrival]:
+    ) -> tuple[joining.Join | joining.Attach, handshake.Arrival]:
         """Return the next message of a machine that belongs to the engine; refuse others.
 
         Args:
@@ -270,9 +254,9 @@ class _Gathering:
             if arrival is None:
                 continue
             try:
-                message = offer_of(arrival.frame)
-                why = self._refusal(message) if isinstance(message, Join) else None
-            except HandshakeError as error:
+                message = joining.offer_of(arrival.frame)
+                why = self._refusal(message) if isinstance(message, joining.Join) else None
+            except handshake.HandshakeError as error:
                 why = str(error)
             if why is None:
                 return message, arrival
@@ -286,9 +270,9 @@ class _Gathering:
         self._doorman.close()
 
 
-def _refuse(arrival: Arrival, why: str) -> None:
+def _refuse(arrival: handshake.Arrival, why: str) -> None:
     """Tell a machine why it cannot belong to the engine."""
     logger.warning("refused a machine at %s: %s", arrival.host, why)
     with contextlib.suppress(OSError):  # it is gone
-        send_frame(arrival.connection, encode(Refused(why)))
+        handshake.send_frame(arrival.connection, joining.encode(joining.Refused(why)))
     arrival.connection.close()

@@ -17,22 +17,9 @@ from msgspec.structs import replace
 
 from quire.core.errors import EngineDeadError, QuireError
 from quire.core.log import setup_logging
+from quire.executor import frames
 from quire.executor.base import Prepare
 from quire.executor.facts import summed_facts
-from quire.executor.frames import (
-    Answer,
-    Call,
-    Failed,
-    Fit,
-    FromWorker,
-    Loaded,
-    Outcome,
-    Start,
-    Step,
-    ToWorker,
-    decoder,
-    encode,
-)
 from quire.executor.peers import Ends
 from quire.system import env
 from quire.system.frames import MOST_BYTES
@@ -47,13 +34,13 @@ class RankProcess:
     def __init__(self, line: Connection, ends: Ends) -> None:
         self.ends = ends
         self._line = line
-        self._decoder = decoder(ToWorker)
+        self._decoder = frames.decoder(frames.ToWorker)
         self._request_ids: list[str] = []
 
     def run(self) -> None:
         """Load the model's share and compute until the connection closes."""
         start = self._receive()
-        assert isinstance(start, Start)
+        assert isinstance(start, frames.Start)
         env.let_idle_threads_sleep()  # before OpenMP is loaded
         from quire.executor.worker import Worker
 
@@ -75,30 +62,30 @@ class RankProcess:
             raise
         except Exception as error:
             code = error.code if isinstance(error, QuireError) else type(error).__name__
-            self._send(Failed(code, str(error)))
+            self._send(frames.Failed(code, str(error)))
             self._worker.place.fail()  # after the reason was sent
             if not isinstance(error, QuireError):
                 logger.exception("a rank cannot start")
         else:
-            self._send(Loaded(summed_facts(self._worker.facts)))
+            self._send(frames.Loaded(summed_facts(self._worker.facts)))
 
     def agree(self, num_blocks: int, num_states: int) -> tuple[int, int]:
         """See `Peers`."""
-        self._send(Fit(num_blocks, num_states))
+        self._send(frames.Fit(num_blocks, num_states))
         agreed = self._receive()
-        assert isinstance(agreed, Fit)
+        assert isinstance(agreed, frames.Fit)
         return agreed.num_blocks, agreed.num_states
 
-    def _handle(self, message: ToWorker) -> None:
+    def _handle(self, message: frames.ToWorker) -> None:
         match message:
             case Prepare():
                 self._worker.prepare(message)
-            case Call():
-                self._send(Answer(self._worker.call(message.method, message.args)))
-            case Step():
+            case frames.Call():
+                self._send(frames.Answer(self._worker.call(message.method, message.args)))
+            case frames.Step():
                 self._send(self._outcome(message))
 
-    def _outcome(self, step: Step) -> Outcome:
+    def _outcome(self, step: frames.Step) -> frames.Outcome:
         if step.same_requests:
             step.batch = replace(step.batch, request_ids=self._request_ids)
         self._request_ids = step.batch.request_ids
@@ -108,15 +95,15 @@ class RankProcess:
             raise
         except Exception as error:  # the executor raises and logs it too
             logger.debug("a step failed", exc_info=True)
-            return Outcome.failed(error)
-        return Outcome.of(output, whole=self._answers)
+            return frames.Outcome.failed(error)
+        return frames.Outcome.of(output, whole=self._answers)
 
-    def _receive(self) -> ToWorker:
-        message: ToWorker = self._decoder.decode(self._line.recv_bytes(MOST_BYTES))
+    def _receive(self) -> frames.ToWorker:
+        message: frames.ToWorker = self._decoder.decode(self._line.recv_bytes(MOST_BYTES))
         return message
 
-    def _send(self, message: FromWorker) -> None:
-        self._line.send_bytes(encode(message))
+    def _send(self, message: frames.FromWorker) -> None:
+        self._line.send_bytes(frames.encode(message))
 
 
 def main(argv: list[str]) -> int:

@@ -15,20 +15,9 @@ import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError, class_of_code
+from quire.executor import frames
 from quire.executor.cluster import Cluster
 from quire.executor.crew import Crew, node_ends, rank_cpus
-from quire.executor.frames import (
-    Answer,
-    Failed,
-    Fit,
-    FromWorker,
-    Loaded,
-    Outcome,
-    Start,
-    ToWorker,
-    decoder,
-    encode,
-)
 from quire.executor.peers import Ends
 from quire.parallel.grid import Grid
 from quire.system.frames import MOST_BYTES
@@ -41,7 +30,7 @@ LEAST_LOAD_SECONDS, LOAD_TIMES = 600.0, 10.0
 """How long workers may load after worker 0 has: at least so many seconds, or so many times as long
 as it took."""
 
-Kind = TypeVar("Kind", bound=Fit | Loaded | Outcome | Answer)
+Kind = TypeVar("Kind", bound=frames.Fit | frames.Loaded | frames.Outcome | frames.Answer)
 
 
 class Team:
@@ -78,9 +67,9 @@ class Team:
         self._cpus = rank_cpus(len(self._here), shares[0].num_threads)
         self._own_cpus: set[int] = set()
         self._lines: list[Connection] = []
-        self._early: list[deque[Outcome]] = []
+        self._early: list[deque[frames.Outcome]] = []
         self._crew = Crew(self._grid, self._on_ended)
-        self._decoder = decoder(FromWorker)
+        self._decoder = frames.decoder(frames.FromWorker)
         self._lock = threading.Lock()  # steps and grammars may come from two threads
         self._ended = threading.Event()  # a process has ended, and `on_lost` was called
         self._closing = False
@@ -106,7 +95,7 @@ class Team:
         self._lines += [Connection(lines[worker]) for worker in sorted(lines)]
         self._early = [deque() for _ in self._lines]
         for line, config in zip(self._lines, shares[1:], strict=True):
-            self._send(line, Start(config))
+            self._send(line, frames.Start(config))
         self._began = time.monotonic()
         if self._cpus[0]:
             self._own_cpus = os.sched_getaffinity(0)
@@ -123,15 +112,18 @@ class Team:
         Raises:
             QuireError: another worker cannot start.
         """
-        fits = [Fit(num_blocks, num_states), *self._from_all(Fit, self._load_seconds())]
+        fits = [
+            frames.Fit(num_blocks, num_states),
+            *self._from_all(frames.Fit, self._load_seconds()),
+        ]
         blocks = min(fit.num_blocks for fit in fits)
         states = min(fit.num_states for fit in fits)
-        self.send(Fit(blocks, states))
+        self.send(frames.Fit(blocks, states))
         return blocks, states
 
     def wait_until_loaded(self) -> list[dict[str, int]]:
         """Return the other workers' facts that add up, once they have loaded."""
-        return [loaded.sizes for loaded in self._from_all(Loaded, self._load_seconds())]
+        return [loaded.sizes for loaded in self._from_all(frames.Loaded, self._load_seconds())]
 
     def _load_seconds(self) -> float:
         return max(LEAST_LOAD_SECONDS, LOAD_TIMES * (time.monotonic() - self._began))
@@ -141,25 +133,25 @@ class Team:
         try:
             for worker, line in enumerate(self._lines, 1):
                 if line.poll():
-                    self._receive(worker, Loaded)
+                    self._receive(worker, frames.Loaded)
         except QuireError as error:
             return error
         return None
 
-    def send(self, message: ToWorker) -> None:
+    def send(self, message: frames.ToWorker) -> None:
         """Send a message to all other workers."""
-        frame = encode(message)
+        frame = frames.encode(message)
         with self._lock:
             for line in self._lines:
                 self._send_bytes(line, frame)
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[frames.Outcome]:
         """Return the outcomes of the oldest step in flight on the other workers."""
-        return self._from_all(Outcome)
+        return self._from_all(frames.Outcome)
 
     def answers(self) -> list[Any]:
         """Return the results of the last call on the other workers."""
-        return [answer.value for answer in self._from_all(Answer)]
+        return [answer.value for answer in self._from_all(frames.Answer)]
 
     def _from_all(self, kind: type[Kind], seconds: float | None = None) -> list[Kind]:
         return [self._receive(worker, kind, seconds) for worker in range(1, len(self._shares))]
@@ -190,8 +182,8 @@ class Team:
             self._on_lost(status)
             self._ended.set()
 
-    def _send(self, line: Connection, message: ToWorker) -> None:
-        self._send_bytes(line, encode(message))
+    def _send(self, line: Connection, message: frames.ToWorker) -> None:
+        self._send_bytes(line, frames.encode(message))
 
     def _send_bytes(self, line: Connection, frame: bytes) -> None:
         try:
@@ -209,11 +201,14 @@ class Team:
             QuireError: it cannot start.
         """
         early = self._early[worker - 1]
-        if early and kind is Outcome:
+        if early and kind is frames.Outcome:
             return cast("Kind", early.popleft())
-        while isinstance(message := self._next(worker, seconds), Outcome) and kind is not Outcome:
+        while (
+            isinstance(message := self._next(worker, seconds), frames.Outcome)
+            and kind is not frames.Outcome
+        ):
             early.append(message)
-        if isinstance(message, Failed):
+        if isinstance(message, frames.Failed):
             known = class_of_code(message.code)
             if known is not None:
                 raise known(message.message)
@@ -221,7 +216,7 @@ class Team:
         assert isinstance(message, kind), f"{message} instead of {kind}"
         return message
 
-    def _next(self, worker: int, seconds: float | None) -> FromWorker:
+    def _next(self, worker: int, seconds: float | None) -> frames.FromWorker:
         """Return the worker's next message; log its name if it takes very long."""
         line, name = self._lines[worker - 1], self._grid.name(worker)
         try:
@@ -232,7 +227,7 @@ class Team:
                     f"{name} has not loaded its weights within {seconds:.0f} s of worker 0.",
                     fix="See its log, and whether its disk is slow or its process is stopped.",
                 )
-            message: FromWorker = self._decoder.decode(line.recv_bytes(MOST_BYTES))
+            message: frames.FromWorker = self._decoder.decode(line.recv_bytes(MOST_BYTES))
         except (EOFError, OSError) as error:
             raise self._lost() from error
         except (msgspec.MsgspecError, UnicodeDecodeError, MemoryError) as error:

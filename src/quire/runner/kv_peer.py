@@ -27,14 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.errors import ConfigError
-from quire.parallel.handshake import (
-    Arrival,
-    Doorman,
-    HandshakeError,
-    dial,
-    receive_frame,
-    send_frame,
-)
+from quire.parallel import handshake
 from quire.runner.kv_files import BlockFiles, open_block
 
 logger = logging.getLogger(__name__)
@@ -81,7 +74,7 @@ class BlockServer:
     def __init__(self, peer: Peer, files: Mapping[bytes, BlockFiles]) -> None:
         self._peer = peer
         self._files = files
-        self._doorman = Doorman(*peer.address, peer.key)
+        self._doorman = handshake.Doorman(*peer.address, peer.key)
         self.address = self._doorman.address
         self._closed = False
         self._connections: set[socket.socket] = set()
@@ -103,22 +96,22 @@ class BlockServer:
             if arrival is not None:
                 threading.Thread(target=self._serve, args=[arrival], daemon=True).start()
 
-    def _serve(self, arrival: Arrival) -> None:
+    def _serve(self, arrival: handshake.Arrival) -> None:
         connection = arrival.connection
         self._connections.add(connection)
         with connection:
             try:
                 facts = msgspec.msgpack.decode(arrival.frame, type=dict[str, str])
                 why = refusal(self._peer.facts, facts)
-                send_frame(connection, (why or "").encode())
+                handshake.send_frame(connection, (why or "").encode())
                 if why is not None:
                     logger.warning("refused a consumer at %s: %s", arrival.host, why)
                     return
                 connection.settimeout(None)
                 while not self._closed:
-                    wanted = receive_frame(connection)
+                    wanted = handshake.receive_frame(connection)
                     self._send(connection, wanted[:1], wanted[1:])
-            except (OSError, HandshakeError, msgspec.MsgspecError, KeyError) as error:
+            except (OSError, handshake.HandshakeError, msgspec.MsgspecError, KeyError) as error:
                 logger.debug("a consumer at %s has gone: %s", arrival.host, error)
             self._connections.discard(connection)
 
@@ -164,7 +157,7 @@ class PeerBlocks:
         """Connect; raise `ConfigError` if the producer refuses, but not if it is off."""
         try:
             self._connect()
-        except HandshakeError as error:
+        except handshake.HandshakeError as error:
             raise ConfigError(
                 f"The producer at {self._name} refuses this engine: {error}.",
                 fix="Start both with the same Quire, model, flags, QUIRE_CLUSTER_KEY and "
@@ -186,7 +179,7 @@ class PeerBlocks:
             while self._asked[0] != key:  # its load was cancelled
                 self._receive(connection, np.empty_like(row))
             found = self._receive(connection, row)
-        except (OSError, HandshakeError) as error:
+        except (OSError, handshake.HandshakeError) as error:
             self.close()
             if isinstance(error, OSError):
                 raise
@@ -204,7 +197,7 @@ class PeerBlocks:
         while self._expected and len(self._asked) + len(wanted) < AHEAD:
             wanted.append(self._expected.popleft())
         for each in wanted:
-            send_frame(connection, self._kind + each)
+            handshake.send_frame(connection, self._kind + each)
             self._asked.append(each)
 
     def _receive(self, connection: socket.socket, row: NDArray[np.int64]) -> int | None:
@@ -232,14 +225,16 @@ class PeerBlocks:
             raise ConnectionError(self._failure)
         try:
             frame = msgspec.msgpack.encode(dict(self._peer.facts))
-            connection = dial(self._peer.address, self._peer.key, frame, now + DIAL_SECONDS)
+            connection = handshake.dial(
+                self._peer.address, self._peer.key, frame, now + DIAL_SECONDS
+            )
             connection.settimeout(None)  # else Python polls before each part of a block
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _REPLY)
-            why = receive_frame(connection).decode(errors="replace")
+            why = handshake.receive_frame(connection).decode(errors="replace")
             if why:
                 connection.close()
-                raise HandshakeError(why)
-        except (OSError, HandshakeError) as error:
+                raise handshake.HandshakeError(why)
+        except (OSError, handshake.HandshakeError) as error:
             self._again, self._failure = time.monotonic() + AGAIN_SECONDS, str(error)
             raise
         self._connection = connection

@@ -30,15 +30,7 @@ from quire.executor.cluster import JOIN_SECONDS
 from quire.executor.joining import Attach, Join, Refused, cluster_key, encode, offer_of
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.standby import NoStandby, Standby
-from quire.parallel.handshake import (
-    Arrival,
-    Doorman,
-    HandshakeError,
-    Reminder,
-    at,
-    reachable,
-    send_frame,
-)
+from quire.parallel import handshake
 from quire.parallel.heartbeat import has_ended, say_goodbye
 
 logger = logging.getLogger(__name__)
@@ -82,7 +74,7 @@ class _Standing:
         self.beats: socket.socket | None = None
         self.has_taken = False
 
-    def join(self, machine: Join, arrival: Arrival) -> None:
+    def join(self, machine: Join, arrival: handshake.Arrival) -> None:
         """Hand over a machine's first connection."""
         self.machine, self.host = machine, arrival.host
         self.beats = arrival.connection.dup()
@@ -95,7 +87,7 @@ class _Standing:
             self.beats.close()
             self.beats = None
 
-    def give(self, arrival: Arrival) -> None:
+    def give(self, arrival: handshake.Arrival) -> None:
         """Hand over a connection."""
         frame = msgspec.msgpack.encode(Handed(arrival.frame, arrival.host))
         with arrival.connection as connection, suppress(OSError):  # its end is noticed
@@ -143,17 +135,19 @@ class Gate:
     def __init__(self, where: tuple[str, int], ranks: range, seconds: float = JOIN_SECONDS) -> None:
         key = cluster_key()
         try:
-            self._doorman = Doorman(*where, key)
+            self._doorman = handshake.Doorman(*where, key)
         except OSError as error:
             raise ConfigError(
-                f"This machine cannot listen at {at(where)}: {error}.",
+                f"This machine cannot listen at {handshake.at(where)}: {error}.",
                 fix="Set --data-parallel-address to an address of this machine, and "
                 "--data-parallel-rpc-port to a free port.",
                 param="data_parallel_address",
             ) from None
         self.ranks, self._seconds = ranks, seconds
         self.address = self._doorman.address
-        self._place = reachable(self.address).replace("--master-addr", "--data-parallel-address")
+        self._place = handshake.reachable(self.address).replace(
+            "--master-addr", "--data-parallel-address"
+        )
         self._folder = Path(mkdtemp(prefix="quire-"))
         self._inside = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._inside.bind(str(self._folder / "gate"))
@@ -161,10 +155,10 @@ class Gate:
         self._inside.setblocking(False)
         self._end = time.monotonic() + seconds
         self._new = set(ranks)  # never joined yet
-        self._reminder = Reminder()
+        self._reminder = handshake.Reminder()
         self._said = [*ranks]  # what the log says is missing
         self._standing: dict[int, _Standing] = {}
-        self._held: dict[int, tuple[Join, Arrival]] = {}
+        self._held: dict[int, tuple[Join, handshake.Arrival]] = {}
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="gate", daemon=True)
         self._thread.start()
@@ -240,11 +234,11 @@ class Gate:
             for rank in self._new & set(self._standing):
                 self._standing[rank].fail(f"{why}{self._seconds:.0f} s.")
 
-    def _take(self, arrival: Arrival) -> str | None:
+    def _take(self, arrival: handshake.Arrival) -> str | None:
         """Hand over a connection or hold it; return why it is refused instead."""
         try:
             message = offer_of(arrival.frame)
-        except HandshakeError as error:
+        except handshake.HandshakeError as error:
             return str(error)
         if len(arrival.frame) > MOST_BYTES:
             return f"it sent {len(arrival.frame)} bytes; at most {MOST_BYTES} are allowed"
@@ -295,7 +289,7 @@ def refuse(connection: socket.socket, host: str, why: str) -> None:
     """Tell a machine why its core cannot be a replica here, and the log."""
     logger.warning("refused a machine at %s: %s", host, why)
     with connection, suppress(OSError):  # it is gone
-        send_frame(connection, encode(Refused(why)))
+        handshake.send_frame(connection, encode(Refused(why)))
 
 
 def _numbers(ranks: Sequence[int]) -> str:

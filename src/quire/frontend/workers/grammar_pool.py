@@ -12,14 +12,8 @@ import msgspec
 
 from quire.core.errors import StructureUnavailableError
 from quire.core.structured_outputs import StructuredOutputsParams
+from quire.frontend.workers import grammar_messages as messages
 from quire.frontend.workers.child import LOST, Child
-from quire.frontend.workers.grammar_messages import (
-    ADDRESS_BYTES,
-    CPU_SECONDS,
-    READY,
-    Checked,
-    Setup,
-)
 from quire.frontend.workers.pipe import frame
 from quire.frontend.workers.pool import OUTSIDE, DeadlyError, WorkerPool, closed_error
 from quire.text.structures import MAX_WRITTEN_BYTES
@@ -40,7 +34,7 @@ class DeadlyStructureError(Exception):
     """The structure ended the process that checked it; the message says how."""
 
 
-class GrammarPool(WorkerPool[Checked]):
+class GrammarPool(WorkerPool[messages.Checked]):
     """Worker processes that check structures; the first structure starts one.
 
     Args:
@@ -53,15 +47,15 @@ class GrammarPool(WorkerPool[Checked]):
         super().__init__(
             MOST_PROCESSES,
             command,
-            frame(Setup(dict(specials or {}))),
-            msgspec.msgpack.Decoder(Checked),
+            frame(messages.Setup(dict(specials or {}))),
+            msgspec.msgpack.Decoder(messages.Checked),
             "the grammar checker",
             ANSWER_SECONDS,
             SPARE,
             LONGEST_ANSWER,
         )
 
-    async def check(self, wanted: StructuredOutputsParams) -> Checked:
+    async def check(self, wanted: StructuredOutputsParams) -> messages.Checked:
         """Return llguidance's verdict on a structure. A cancelled caller leaves the queue.
 
         Raises:
@@ -71,7 +65,7 @@ class GrammarPool(WorkerPool[Checked]):
         try:
             return await self.ask(frame(wanted))
         except TimeoutError:
-            limits = f"{CPU_SECONDS:g} s of CPU time or {self._seconds:g} s"
+            limits = f"{messages.CPU_SECONDS:g} s of CPU time or {self._seconds:g} s"
             raise DeadlyStructureError(f"it takes more than {limits} to compile") from None
         except ValueError:
             raise DeadlyStructureError("the grammar checker sent an invalid reply") from None
@@ -85,7 +79,7 @@ class GrammarPool(WorkerPool[Checked]):
         try:
             worker = await super()._spawn()
             async with asyncio.timeout(START_SECONDS):
-                if msgspec.msgpack.decode(await worker.hear(LONGEST_ANSWER)) != READY:
+                if msgspec.msgpack.decode(await worker.hear(LONGEST_ANSWER)) != messages.READY:
                     raise ValueError("it sent another reply than READY")
         except BaseException as error:
             if worker is not None:
@@ -105,5 +99,5 @@ class GrammarPool(WorkerPool[Checked]):
 def story(status: int) -> str:
     """Return how a structure ended its process."""
     how = signal.Signals(-status).name if status < 0 else f"status {status}"
-    gib = ADDRESS_BYTES / 2**30
+    gib = messages.ADDRESS_BYTES / 2**30
     return f"it crashes its compiler or needs more than {gib:.0f} GiB of memory there ({how})"

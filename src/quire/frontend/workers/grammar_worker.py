@@ -21,13 +21,7 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.log import setup_logging
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
-from quire.frontend.workers.grammar_messages import (
-    ADDRESS_BYTES,
-    CPU_SECONDS,
-    READY,
-    Checked,
-    Setup,
-)
+from quire.frontend.workers import grammar_messages as messages
 from quire.frontend.workers.pipe import answer_all, frame, read_frame
 from quire.system.limits import bound, confine
 from quire.system.parent import end_with
@@ -45,20 +39,20 @@ Check = Callable[[StructuredOutputsParams], WrittenStructure | None]
 served."""
 
 
-def answer(check: Check, wanted: StructuredOutputsParams) -> Checked:
+def answer(check: Check, wanted: StructuredOutputsParams) -> messages.Checked:
     try:
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)  # its signal ends the process
-        return Checked(written=check(wanted))
+        signal.setitimer(signal.ITIMER_PROF, messages.CPU_SECONDS)  # its signal ends the process
+        return messages.Checked(written=check(wanted))
     except InvalidRequestError as error:
-        return Checked(str(error), error.param)
+        return messages.Checked(str(error), error.param)
     except (OverflowError, RecursionError) as error:  # absurd numbers or nesting
         refusal = refused(str(error), wanted)
-        return Checked(str(refusal), refusal.param)
+        return messages.Checked(str(refusal), refusal.param)
     except MemoryError:
         os.abort()  # as native code does when it runs out of memory
     except Exception as error:
         logger.exception("a structure could not be checked")
-        return Checked(f"{type(error).__name__}: {error}", unexpected=True)
+        return messages.Checked(f"{type(error).__name__}: {error}", unexpected=True)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
@@ -72,17 +66,17 @@ def main(source: BinaryIO, sink: BinaryIO, check: Check | None = None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     end_with(os.getppid())
     setup_logging()
-    setup = msgspec.msgpack.decode(read_frame(source), type=Setup)
+    setup = msgspec.msgpack.decode(read_frame(source), type=messages.Setup)
     check = check or _checks(setup)
-    confine(ADDRESS_BYTES)
+    confine(messages.ADDRESS_BYTES)
     bound(resource.RLIMIT_STACK, STACK_BYTES)
     decoder = msgspec.msgpack.Decoder(StructuredOutputsParams)
-    sink.write(frame(READY))
+    sink.write(frame(messages.READY))
     sink.flush()
     return answer_all(source, sink, lambda data: answer(check, decoder.decode(data)))
 
 
-def _checks(setup: Setup) -> Check:
+def _checks(setup: messages.Setup) -> Check:
     tokenizer = byte_tokenizer(len(setup.specials))
     specials = {name: token for token, name in enumerate(setup.specials, FIRST_SPECIAL)}
     return partial(checked, tokenizer, specials=specials, others=setup.specials)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision.architecture import VisionArchitecture, clip_shape, tower_names
+from quire.models.vision import architecture as towers
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     return VisionConfig(
         kind="clip",
         image_token=0,
-        **clip_shape(hf.table(config, "vision_config")),
+        **towers.clip_shape(hf.table(config, "vision_config")),
         connector=((text.num_labels, "none"),),
         connector_bias=False,
         connector_norm="layer",
@@ -20,10 +20,10 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     )
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
     tower=r"(?:vision_model|visual_projection)\.",
-    names=tower_names(
+    names=towers.tower_names(
         "vision_model",
         {"connector_norm": "vision_model.post_layernorm", "connector.0": "visual_projection"},
     ),

@@ -6,19 +6,12 @@ from quire.core.errors import UnsupportedModelError
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision.architecture import (
-    CAUSAL_LM,
-    PROJECTED,
-    VisionArchitecture,
-    image_token,
-    siglip_shape,
-    tower_names,
-)
+from quire.models.vision import architecture as towers
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
-    tower = siglip_shape(vision)
+    tower = towers.siglip_shape(vision)
     across = tower["image_size"] // tower["patch_size"]
     rows = hf.integer(config, "mm_tokens_per_image", default=256)
     side = round(rows**0.5)
@@ -30,7 +23,7 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         )
     return VisionConfig(
         kind="gemma3",
-        image_token=image_token(config, 262144),
+        image_token=towers.image_token(config, 262144),
         placeholder=hf.integer(config, "boi_token_index", "boi_token_id", default=255999),
         end_token=hf.integer(config, "eoi_token_index", "eoi_token_id", default=256000),
         **tower,
@@ -43,10 +36,10 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     )
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
-    tower=PROJECTED,
-    names=tower_names(
+    tower=towers.PROJECTED,
+    names=towers.tower_names(
         "vision_tower",
         {
             "connector_norm": "multi_modal_projector.mm_soft_emb_norm",
@@ -54,5 +47,5 @@ ARCHITECTURE = VisionArchitecture(
         },
         transposed=frozenset({"connector.0"}),
     ),
-    text=CAUSAL_LM,
+    text=towers.CAUSAL_LM,
 )

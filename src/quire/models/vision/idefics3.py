@@ -5,29 +5,24 @@ from __future__ import annotations
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision.architecture import (
-    VisionArchitecture,
-    image_token,
-    siglip_shape,
-    tower_names,
-)
+from quire.models.vision import architecture as towers
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
     return VisionConfig(
         kind="idefics3",
-        image_token=image_token(config, 128257),
-        **siglip_shape(vision, hidden_size=1152, num_heads=16, patch_size=32),
+        image_token=towers.image_token(config, 128257),
+        **towers.siglip_shape(vision, hidden_size=1152, num_heads=16, patch_size=32),
         connector=((text.hidden_size, "none"),),
         connector_bias=False,
         merge=hf.integer(config, "scale_factor", default=2),
     )
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
     tower=r"model\.(?:vision_model|connector)\.",
-    names=tower_names("vision_model", {"connector.0": "connector.modality_projection.proj"}),
+    names=towers.tower_names("vision_model", {"connector.0": "connector.modality_projection.proj"}),
     text=((r"^model\.text_model\.", "model."),),
 )

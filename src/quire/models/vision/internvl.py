@@ -8,14 +8,7 @@ from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
-from quire.models.vision.architecture import (
-    CAUSAL_LM,
-    PROJECTED,
-    VisionArchitecture,
-    gelu,
-    image_token,
-    square,
-)
+from quire.models.vision import architecture as towers
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
@@ -31,14 +24,14 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     hidden = text.hidden_size
     return VisionConfig(
         kind="internvl",
-        image_token=image_token(config, 151667),
+        image_token=towers.image_token(config, 151667),
         hidden_size=hf.integer(vision, "hidden_size", default=1024),
         intermediate_size=hf.integer(vision, "intermediate_size", default=4096),
         num_layers=hf.integer(vision, "num_hidden_layers", default=24),
         num_heads=hf.integer(vision, "num_attention_heads", default=16),
-        patch_size=square(vision, "patch_size", 14),
-        image_size=square(vision, "image_size", 448),
-        activation=gelu(vision, "hidden_act", "gelu"),
+        patch_size=towers.square(vision, "patch_size", 14),
+        image_size=towers.square(vision, "image_size", 448),
+        activation=towers.gelu(vision, "hidden_act", "gelu"),
         norm="rms_norm" if norm == "rms_norm" else "layer_norm",
         norm_eps=hf.number(vision, "layer_norm_eps", default=1e-6),
         connector=((hidden, _projector(config)), (hidden, "none")),
@@ -58,9 +51,9 @@ def _projector(config: hf.HFConfig) -> Any:
     return "gelu"
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
-    tower=PROJECTED,
+    tower=towers.PROJECTED,
     names=WeightNames(
         top={
             "patch": "vision_tower.embeddings.patch_embeddings.projection",
@@ -85,5 +78,5 @@ ARCHITECTURE = VisionArchitecture(
         base_prefix="",
         ignored=r".*\.mask_token",
     ),
-    text=CAUSAL_LM,
+    text=towers.CAUSAL_LM,
 )

@@ -5,37 +5,29 @@ from __future__ import annotations
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision.architecture import (
-    CAUSAL_LM,
-    PROJECTED,
-    VisionArchitecture,
-    clip_shape,
-    image_token,
-    layers_read,
-    tower_names,
-)
+from quire.models.vision import architecture as towers
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
     hf.only(config, "vision_feature_select_strategy", "default", "the patches without the class")
     hf.only(config, "projector_hidden_act", "gelu", "the projector of LLaVA 1.5")
-    tower = clip_shape(vision)
-    layers = layers_read(config, tower["num_layers"], -2)
+    tower = towers.clip_shape(vision)
+    layers = towers.layers_read(config, tower["num_layers"], -2)
     hidden = text.hidden_size
     return VisionConfig(
         kind="llava",
-        image_token=image_token(config, 32000),
+        image_token=towers.image_token(config, 32000),
         **tower | {"num_layers": layers},
         connector=((hidden, "gelu"), (hidden, "none")),
         connector_bias=hf.boolean(config, "multimodal_projector_bias", default=True),
     )
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
-    tower=PROJECTED,
-    names=tower_names(
+    tower=towers.PROJECTED,
+    names=towers.tower_names(
         "vision_tower",
         {
             "connector.0": "multi_modal_projector.linear_1",
@@ -44,5 +36,5 @@ ARCHITECTURE = VisionArchitecture(
         # Layers behind the one that is read.
         ignored=r".*\.(?:position_ids|post_layernorm\..*|layers\.\d+\..*)",
     ),
-    text=CAUSAL_LM,
+    text=towers.CAUSAL_LM,
 )

@@ -7,8 +7,8 @@ from dataclasses import replace
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
+from quire.models.vision import architecture as towers
 from quire.models.vision import llava
-from quire.models.vision.architecture import VisionArchitecture
 
 _SIZES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
@@ -29,7 +29,7 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
 
 
 _LLAVA = llava.ARCHITECTURE
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
     tower=rf"{_LLAVA.tower}|(?:model\.|language_model\.)?image_newline",
     names=replace(_LLAVA.names, top={**_LLAVA.names.top, "newline": "image_newline"}),

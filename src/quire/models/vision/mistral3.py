@@ -8,7 +8,7 @@ from quire.core.errors import UnsupportedModelError
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision.architecture import VisionArchitecture
+from quire.models.vision import architecture as towers
 from quire.models.vision.pixtral import ARCHITECTURE as PIXTRAL
 from quire.models.vision.pixtral import EPS, pixtral
 
@@ -36,6 +36,6 @@ _TOP = {
     "connector.1": "multi_modal_projector.linear_1",
     "connector.2": "multi_modal_projector.linear_2",
 }
-ARCHITECTURE: VisionArchitecture = replace(
+ARCHITECTURE: towers.VisionArchitecture = replace(
     PIXTRAL, parse=parse, names=replace(PIXTRAL.names, top={**PIXTRAL.names.top, **_TOP})
 )

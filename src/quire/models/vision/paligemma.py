@@ -5,29 +5,22 @@ from __future__ import annotations
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision.architecture import (
-    CAUSAL_LM,
-    PROJECTED,
-    VisionArchitecture,
-    image_token,
-    siglip_shape,
-    tower_names,
-)
+from quire.models.vision import architecture as towers
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     return VisionConfig(
         kind="paligemma",
-        image_token=image_token(config, 256000),
-        **siglip_shape(hf.table(config, "vision_config")),
+        image_token=towers.image_token(config, 256000),
+        **towers.siglip_shape(hf.table(config, "vision_config")),
         connector=((text.hidden_size, "none"),),
         whole="prompt",
     )
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
-    tower=PROJECTED,
-    names=tower_names("vision_tower", {"connector.0": "multi_modal_projector.linear"}),
-    text=CAUSAL_LM,
+    tower=towers.PROJECTED,
+    names=towers.tower_names("vision_tower", {"connector.0": "multi_modal_projector.linear"}),
+    text=towers.CAUSAL_LM,
 )

@@ -6,14 +6,7 @@ from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
-from quire.models.vision.architecture import (
-    CAUSAL_LM,
-    PROJECTED,
-    VisionArchitecture,
-    image_token,
-    layers_read,
-    square,
-)
+from quire.models.vision import architecture as towers
 
 EPS = 1e-5
 """Of all norms, whatever the config says."""
@@ -48,13 +41,13 @@ def pixtral(
     theta = hf.number(vision, "rope_theta", default=10_000.0)
     return VisionConfig(
         kind="pixtral",
-        image_token=image_token(config, token),
+        image_token=towers.image_token(config, token),
         hidden_size=hidden,
         intermediate_size=hf.integer(vision, "intermediate_size", default=4096),
-        num_layers=layers_read(config, layers, layer),
+        num_layers=towers.layers_read(config, layers, layer),
         num_heads=heads,
-        patch_size=square(vision, "patch_size", 16),
-        image_size=square(vision, "image_size", 1024),
+        patch_size=towers.square(vision, "patch_size", 16),
+        image_size=towers.square(vision, "image_size", 1024),
         activation="silu_mul" if activation == "silu" else "gelu_mul",
         connector=((text.hidden_size, "gelu"), (text.hidden_size, "none")),
         connector_bias=hf.boolean(config, "multimodal_projector_bias", default=bias),
@@ -72,9 +65,9 @@ def pixtral(
     )
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
-    tower=PROJECTED,
+    tower=towers.PROJECTED,
     names=WeightNames(
         top={
             "patch": "vision_tower.patch_conv",
@@ -95,5 +88,5 @@ ARCHITECTURE = VisionArchitecture(
         # Layers behind the one that is read.
         ignored=r".*\.layers\.\d+\..*",
     ),
-    text=CAUSAL_LM,
+    text=towers.CAUSAL_LM,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision.architecture import VisionArchitecture
+from quire.models.vision import architecture as towers
 from quire.models.vision.qwen2_vl import TEXT, TEXT_TYPES, TOP, TOWER, grid, names
 
 _FULL_LAYERS = [7, 15, 23, 31]
@@ -29,7 +29,7 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     )
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
     TOWER,
     names(TOP, {"mlp.gate_up": ("mlp.gate_proj", "mlp.up_proj"), "mlp.down": ("mlp.down_proj",)}),

@@ -8,7 +8,7 @@ from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
-from quire.models.vision.architecture import VisionArchitecture, gelu, image_token, sections
+from quire.models.vision import architecture as towers
 
 TOWER = r"(?:model\.)?visual\."
 TOP = {
@@ -36,7 +36,7 @@ def grid(
         hf.only(rope, "rope_type", "default", "towers without scaled positions")
     merge = hf.integer(vision, "spatial_merge_size", default=2)
     return {
-        "image_token": image_token(config, 151655),
+        "image_token": towers.image_token(config, 151655),
         "hidden_size": hidden,
         "num_layers": hf.integer(vision, "depth", default=layers),
         "num_heads": hf.integer(vision, "num_heads", default=16),
@@ -45,7 +45,7 @@ def grid(
         "merge": merge,
         "frames": hf.integer(vision, "temporal_patch_size", default=2),
         "rope_theta": hf.number(rope, "rope_theta", default=10_000.0),
-        "sections": sections(config),
+        "sections": towers.sections(config),
     }
 
 
@@ -68,12 +68,12 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         kind="qwen2_vl",
         **grid(config, text, hidden),
         intermediate_size=int(hidden * hf.number(vision, "mlp_ratio", default=4.0)),
-        activation=gelu(vision, "hidden_act", "quick_gelu"),
+        activation=towers.gelu(vision, "hidden_act", "quick_gelu"),
         patch_bias=False,
     )
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
     TOWER,
     names(TOP, {"mlp.up": ("mlp.fc1",), "mlp.down": ("mlp.fc2",)}),

@@ -7,7 +7,7 @@ import math
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision.architecture import VisionArchitecture, gelu
+from quire.models.vision import architecture as towers
 from quire.models.vision.qwen2_vl import TEXT, TOWER, grid, names
 
 _DEEP_LAYERS = [8, 16, 24]
@@ -42,13 +42,13 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         intermediate_size=hf.integer(vision, "intermediate_size", default=4304),
         image_size=side * tower["patch_size"],
         interpolated=True,
-        activation=gelu(vision, "hidden_act", "gelu_pytorch_tanh"),
+        activation=towers.gelu(vision, "hidden_act", "gelu_pytorch_tanh"),
         interleaved=True,
         deep_layers=tuple(deep),
     )
 
 
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
     TOWER,
     names(

@@ -6,13 +6,13 @@ from quire.core.errors import UnsupportedModelError
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision.architecture import VisionArchitecture, siglip_shape, tower_names
+from quire.models.vision import architecture as towers
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
     hf.only(vision, "vision_use_head", True, "embeddings of images")
-    shape = siglip_shape(vision)
+    shape = towers.siglip_shape(vision)
     if shape["hidden_size"] != text.num_labels:
         raise UnsupportedModelError(
             f"config.json: embeddings of images have {shape['hidden_size']} numbers, and those of "
@@ -23,10 +23,10 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
 
 
 _HEAD = "vision_model.head"
-ARCHITECTURE = VisionArchitecture(
+ARCHITECTURE = towers.VisionArchitecture(
     parse,
     tower=r"vision_model\.",
-    names=tower_names(
+    names=towers.tower_names(
         "vision_model",
         {
             "pool.probe": f"{_HEAD}.probe",

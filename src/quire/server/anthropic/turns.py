@@ -30,18 +30,7 @@ from quire.server.anthropic.tools import GivenTools, read_choice
 from quire.server.errors import invalid
 from quire.server.http.json_text import encode
 from quire.server.notices import ignore
-from quire.server.openai.protocol import (
-    CalledFunction,
-    CalledTool,
-    ChatMessage,
-    ChatRequest,
-    ImageAddress,
-    ImagePart,
-    JsonSchema,
-    Part,
-    ResponseFormat,
-    TextPart,
-)
+from quire.server.openai import protocol as openai
 from quire.server.openai.reasoning import chat_template_of, thinking_switch
 from quire.server.state import server_state
 from quire.system.records import dataclass
@@ -63,10 +52,10 @@ class Turn:
 
     role: Role
     texts: list[str] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
+    parts: list[openai.Part] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
     calls: list[ToolUseBlock] = field(default_factory=list)
-    results: dict[str, str | list[Part]] = field(default_factory=dict)
+    results: dict[str, str | list[openai.Part]] = field(default_factory=dict)
 
 
 def mend_roles(request: Request, body: Any) -> None:
@@ -102,19 +91,19 @@ async def read_turns(request: Request, body: CountRequest) -> list[Turn]:
     return turns
 
 
-def chat_messages(turns: Sequence[Turn]) -> list[ChatMessage]:
+def chat_messages(turns: Sequence[Turn]) -> list[openai.ChatMessage]:
     """Return the turns as chat messages. Each tool result becomes a message."""
-    messages: list[ChatMessage] = []
+    messages: list[openai.ChatMessage] = []
     for turn in turns:
         messages += [
-            ChatMessage("tool", content, tool_call_id=call_id)
+            openai.ChatMessage("tool", content, tool_call_id=call_id)
             for call_id, content in turn.results.items()
         ]
-        images = any(isinstance(part, ImagePart) for part in turn.parts)
+        images = any(isinstance(part, openai.ImagePart) for part in turn.parts)
         if not turn.texts and not images and (turn.results or turn.role == "system"):
             continue
         messages.append(
-            ChatMessage(
+            openai.ChatMessage(
                 turn.role,
                 turn.parts if images else "\n".join(turn.texts),
                 tool_calls=[_call(call) for call in turn.calls] or None,
@@ -133,7 +122,7 @@ def is_begun(turns: Sequence[Turn]) -> bool:
 def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> None:
     if isinstance(message.content, str):
         turn.texts.append(message.content)
-        turn.parts.append(TextPart(message.content))
+        turn.parts.append(openai.TextPart(message.content))
         return
     for index, value in enumerate(message.content or ()):
         place = f"{where}[{index}]"
@@ -144,9 +133,9 @@ def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> Non
         match block:
             case TextBlock():
                 turn.texts.append(block.text)
-                turn.parts.append(TextPart(block.text))
+                turn.parts.append(openai.TextPart(block.text))
             case ImageBlock():
-                turn.parts.append(ImagePart(ImageAddress(block.address)))
+                turn.parts.append(openai.ImagePart(openai.ImageAddress(block.address)))
             case ThinkingBlock():
                 turn.thoughts.append(block.thinking)
             case ToolUseBlock():
@@ -167,21 +156,21 @@ def _check(block: Known, role: Role, where: str) -> None:
         raise invalid("Thinking and tool calls belong in messages of the role assistant.", where)
 
 
-def _call(block: ToolUseBlock) -> CalledTool:
+def _call(block: ToolUseBlock) -> openai.CalledTool:
     given = block.input
     written = given if isinstance(given, str) else encode({} if given is None else given).decode()
-    return CalledTool(id=block.id, function=CalledFunction(block.name, written))
+    return openai.CalledTool(id=block.id, function=openai.CalledFunction(block.name, written))
 
 
 def as_chat(
     request: Request, body: CountRequest, turns: list[Turn], given: GivenTools
-) -> ChatRequest:
+) -> openai.ChatRequest:
     """Return the same request of the chat API.
 
     Raises:
         ApiError: 400 for fields that contradict each other.
     """
-    chat = ChatRequest(messages=chat_messages(turns), model=body.model)
+    chat = openai.ChatRequest(messages=chat_messages(turns), model=body.model)
     chat.tools = given.definitions or None
     chat.tool_choice = read_choice(body.tool_choice, given)
     if body.tool_choice is not None and body.tool_choice.disable_parallel_tool_use:
@@ -195,8 +184,8 @@ def as_chat(
         if body.thinking.type == "enabled" and server_state(request).parsers.reasoning is not None:
             chat.thinking_token_budget = body.thinking.budget_tokens
     if (wanted := _format(body)) is not None:
-        schema = JsonSchema(wanted.schema)
-        chat.response_format = ResponseFormat("json_schema", schema)
+        schema = openai.JsonSchema(wanted.schema)
+        chat.response_format = openai.ResponseFormat("json_schema", schema)
     _set_effort(request, body, chat)
     if isinstance(body, MessagesRequest):
         chat.max_tokens = body.max_tokens
@@ -231,7 +220,7 @@ def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
     return {switch or "enable_thinking": enabled}
 
 
-def _set_effort(request: Request, body: CountRequest, chat: ChatRequest) -> None:
+def _set_effort(request: Request, body: CountRequest, chat: openai.ChatRequest) -> None:
     effort = body.output_config.effort if body.output_config is not None else None
     if effort is None:
         return

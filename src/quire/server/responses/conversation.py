@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.server.errors import invalid
+from quire.server.openai import protocol as openai
 from quire.server.openai.custom import PARAMETER
-from quire.server.openai.protocol import (
-    CalledFunction,
-    CalledTool,
-    ChatMessage,
-    ChatRequest,
-    ImageAddress,
-    ImagePart,
-    JsonSchema,
-    Part,
-    ResponseFormat,
-    TextPart,
-)
 from quire.server.responses.item_types import (
     AnswerText,
     CustomCallItem,
@@ -33,11 +22,13 @@ from quire.server.responses.protocol import LOGPROBS, ResponsesRequest, TextForm
 from quire.server.responses.tools import ToolSet
 
 _READ_APART = {"tools", "tool_choice", "top_logprobs", "rules"}
-_SAME_NAME = {*ResponsesRequest.__struct_fields__} & {*ChatRequest.__struct_fields__} - _READ_APART
+_SAME_NAME = {*ResponsesRequest.__struct_fields__} & {
+    *openai.ChatRequest.__struct_fields__
+} - _READ_APART
 """Fields that both APIs call the same."""
 
 
-def as_chat(body: ResponsesRequest, items: Sequence[Item], tools: ToolSet) -> ChatRequest:
+def as_chat(body: ResponsesRequest, items: Sequence[Item], tools: ToolSet) -> openai.ChatRequest:
     """Return the same request of the chat API.
 
     Args:
@@ -46,8 +37,8 @@ def as_chat(body: ResponsesRequest, items: Sequence[Item], tools: ToolSet) -> Ch
     Raises:
         ApiError: 400 for fields that contradict each other.
     """
-    messages = [ChatMessage("system", body.instructions)] if body.instructions else []
-    chat = ChatRequest(messages=[*messages, *_messages(items, tools)])
+    messages = [openai.ChatMessage("system", body.instructions)] if body.instructions else []
+    chat = openai.ChatRequest(messages=[*messages, *_messages(items, tools)])
     for name in _SAME_NAME:
         setattr(chat, name, getattr(body, name))
     chat.max_completion_tokens = body.max_output_tokens
@@ -61,24 +52,24 @@ def as_chat(body: ResponsesRequest, items: Sequence[Item], tools: ToolSet) -> Ch
     return chat
 
 
-def _format(wanted: TextFormat) -> ResponseFormat:
+def _format(wanted: TextFormat) -> openai.ResponseFormat:
     if wanted.type != "json_schema":
         if wanted.schema is not None:
             raise invalid(
                 f"text.format has a schema, but its type is {wanted.type}.", "text.format.schema"
             )
-        return ResponseFormat(wanted.type)
+        return openai.ResponseFormat(wanted.type)
     if wanted.schema is None:
         raise invalid("text.format.schema is missing.", "text.format.schema")
-    return ResponseFormat(wanted.type, JsonSchema(wanted.schema))
+    return openai.ResponseFormat(wanted.type, openai.JsonSchema(wanted.schema))
 
 
-def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:
+def _messages(items: Sequence[Item], tools: ToolSet) -> list[openai.ChatMessage]:
     """Return the items as chat messages.
 
     Consecutive reasoning, message and calls of an assistant become one message.
     """
-    messages: list[ChatMessage] = []
+    messages: list[openai.ChatMessage] = []
     thoughts: list[str] = []
     for item in items:
         if isinstance(item, ReasoningItem):
@@ -93,39 +84,41 @@ def _messages(items: Sequence[Item], tools: ToolSet) -> list[ChatMessage]:
                 messages.append(_answer(None, thoughts))
             messages[-1].tool_calls = [*(messages[-1].tool_calls or []), _call(item, tools)]
         elif not isinstance(item, MessageItem):
-            messages.append(ChatMessage("tool", _content(item.output), tool_call_id=item.call_id))
+            messages.append(
+                openai.ChatMessage("tool", _content(item.output), tool_call_id=item.call_id)
+            )
         elif is_answer:
             messages.append(_answer(_content(item.content), thoughts))
         else:
-            messages.append(ChatMessage(item.role, _content(item.content)))
+            messages.append(openai.ChatMessage(item.role, _content(item.content)))
         thoughts.clear()
     return [*messages, _answer(None, thoughts)] if thoughts else messages
 
 
-def _answer(content: str | list[Part] | None, thoughts: Sequence[str]) -> ChatMessage:
-    return ChatMessage("assistant", content, reasoning_content="".join(thoughts) or None)
+def _answer(content: str | list[openai.Part] | None, thoughts: Sequence[str]) -> openai.ChatMessage:
+    return openai.ChatMessage("assistant", content, reasoning_content="".join(thoughts) or None)
 
 
-def _call(item: FunctionCallItem | CustomCallItem, tools: ToolSet) -> CalledTool:
+def _call(item: FunctionCallItem | CustomCallItem, tools: ToolSet) -> openai.CalledTool:
     name = tools.name_of(item.name, item.namespace)
     if isinstance(item, CustomCallItem):
-        function = CalledFunction(name, {PARAMETER: item.input})
+        function = openai.CalledFunction(name, {PARAMETER: item.input})
     else:
-        function = CalledFunction(name, item.arguments)
-    return CalledTool(id=item.call_id, function=function)
+        function = openai.CalledFunction(name, item.arguments)
+    return openai.CalledTool(id=item.call_id, function=function)
 
 
 Parts = Sequence[InputText | AnswerText | RefusalText | InputImage]
 
 
-def _content(content: str | Parts) -> str | list[Part]:
+def _content(content: str | Parts) -> str | list[openai.Part]:
     """Return a message's text, or its parts if it has images."""
     if isinstance(content, str) or not any(isinstance(part, InputImage) for part in content):
         return _text(content)
     return [
-        ImagePart(ImageAddress(part.image_url))
+        openai.ImagePart(openai.ImageAddress(part.image_url))
         if isinstance(part, InputImage)
-        else TextPart(_text([part]))
+        else openai.TextPart(_text([part]))
         for part in content
     ]
 

@@ -6,29 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from quire.text.call_grammars.writing import (
-    ANY,
-    NOTES,
-    Function,
-    Writing,
-    in_order,
-    literals,
-    parameters,
-    quoted,
-    raw_text,
-    with_definitions,
-    without,
-)
+from quire.text.call_grammars import writing
 from quire.text.composition import pieces, until
 from quire.text.json_types import ALL, allowed_types, alternatives, resolved
 from quire.text.markup import Markup
 
 
-def markup(out: Writing, functions: Sequence[Function], tags: Markup) -> None:
+def markup(out: writing.Writing, functions: Sequence[writing.Function], tags: Markup) -> None:
     """Return the grammar: the mark around calls begins one, or in some formats a function's tag."""
     if out.otherwise is None:
-        out.rule("TEXT", ANY)
-    raw = without(ANY, [mark for mark in tags.ends if mark not in out.specials])
+        out.rule("TEXT", writing.ANY)
+    raw = writing.without(writing.ANY, [mark for mark in tags.ends if mark not in out.specials])
     out.rule("RAW", raw if tags.newlines != "both" else f"{raw} & ~/\\n(?s:.*)\\n/")
     heads = []
     for index, function in enumerate(functions):
@@ -49,8 +37,10 @@ def markup(out: Writing, functions: Sequence[Function], tags: Markup) -> None:
         lead = [first, *rest, *pieces(tags.lead, out.specials)]
         starts.append(" ".join([*lead, calls, out.text(end)]))
     if tags.bare:
-        names = (f"{quoted(head.partition(tags.function)[2])} {body}" for head, body in heads)
-        first = quoted(tags.function)
+        names = (
+            f"{writing.quoted(head.partition(tags.function)[2])} {body}" for head, body in heads
+        )
+        first = writing.quoted(tags.function)
         if not alone:
             out.lines.append(until("bare", [[first]]))
             first = "bare"
@@ -61,7 +51,7 @@ def markup(out: Writing, functions: Sequence[Function], tags: Markup) -> None:
         out.rule("start", f"({' | '.join(starts)})* TEXT")
 
 
-def _arguments(out: Writing, function: Function, index: int, tags: Markup) -> str:
+def _arguments(out: writing.Writing, function: writing.Function, index: int, tags: Markup) -> str:
     if function.schema is None:
         key = f"KEY_{index}"
         out.rule(key, "/[A-Za-z_][A-Za-z0-9_.\\-]{0,63}/")
@@ -73,32 +63,35 @@ def _arguments(out: Writing, function: Function, index: int, tags: Markup) -> st
         pairs = zip(texts, values, strict=False)
         return f"({' | '.join(f'{tag} {value}' for tag, value in pairs)})*"
     items = []
-    for number, (key, schema, required) in enumerate(parameters(function)):
+    for number, (key, schema, required) in enumerate(writing.parameters(function)):
         if not key or key != key.strip() or re.search(r"[<>\n\"']", key):
             raise ValueError(f"{function.name}: {key!r} is no name of a parameter in this format")
         where = f"{function.name}: {key}"
         value = _value(out, f"value_{index}_{number}", schema, function.schema, where, tags)
-        both = [f"{_tag(out, tags, quoted(key), text)} {each}" for text, each in value]
+        both = [f"{_tag(out, tags, writing.quoted(key), text)} {each}" for text, each in value]
         items.append((f"({' | '.join(both)})", required))
-    return in_order(out, f"arguments_{index}", items, "")
+    return writing.in_order(out, f"arguments_{index}", items, "")
 
 
-def _tag(out: Writing, tags: Markup, key: str, text: bool) -> str:
+def _tag(out: writing.Writing, tags: Markup, key: str, text: bool) -> str:
     """Write the tags before a value; `key` is in Lark."""
     begin, end = tags.before.replace("{string}", "true" if text else "false").split("{key}")
     return " ".join(filter(None, [out.text(begin), key, out.text(end)]))
 
 
 def _value(
-    out: Writing, name: str, schema: Any, root: dict[str, Any], where: str, tags: Markup
+    out: writing.Writing, name: str, schema: Any, root: dict[str, Any], where: str, tags: Markup
 ) -> list[tuple[bool, str]]:
     """Return ways to write a value and its end, and whether each is a text (without quotes)."""
 
     def json(schema: Any) -> tuple[bool, str]:
-        return False, f"{out.json(name, with_definitions(schema, root))} {out.text(tags.after)}"
+        return (
+            False,
+            f"{out.json(name, writing.with_definitions(schema, root))} {out.text(tags.after)}",
+        )
 
     def text(schemas: Sequence[Any]) -> tuple[bool, str]:
-        terms = " | ".join(raw_text(each, where) for each in schemas)
+        terms = " | ".join(writing.raw_text(each, where) for each in schemas)
         raw = out.rule(f"{name.upper()}_TEXT", f"RAW & ({terms})")
         return True, out.ended(name.upper(), raw, tags.after)
 
@@ -106,7 +99,9 @@ def _value(
     if "string" not in types:
         return [json(schema)]
     plain = resolved(schema, root)
-    if plain is True or (types == ALL and isinstance(plain, dict) and not plain.keys() - NOTES):
+    if plain is True or (
+        types == ALL and isinstance(plain, dict) and not plain.keys() - writing.NOTES
+    ):
         return [(True, out.ended(name.upper(), "RAW", tags.after))]
     found = alternatives(schema, root)
     if not tags.says_type:
@@ -119,7 +114,7 @@ def _value(
 
 def _by_type(schema: Any) -> list[Any]:
     """Split a schema of single values into one of texts and one of others."""
-    values = literals(schema) or []
+    values = writing.literals(schema) or []
     texts = [value for value in values if isinstance(value, str)]
     rest = [value for value in values if not isinstance(value, str)]
     return [{"enum": texts}, {"enum": rest}] if texts and rest else [schema]

@@ -17,15 +17,7 @@ from dataclasses import field
 from typing import Any
 
 from quire.system.records import dataclass
-from quire.text.json_schema.scope import (
-    ANNOTATIONS,
-    DEFINITIONS,
-    KEYWORDS,
-    MARK,
-    Names,
-    Scope,
-    listed,
-)
+from quire.text.json_schema import scope
 
 MAX_WORK = 60_000
 """Most names to collect for one schema."""
@@ -88,19 +80,19 @@ def closed(schema: Any, *, keep: bool = True) -> Any:
         return schema
     found: dict[str, Any] = {}
     for word, value in schema.items():
-        if word in (*_MAPS, *DEFINITIONS) and isinstance(value, dict):
+        if word in (*_MAPS, *scope.DEFINITIONS) and isinstance(value, dict):
             found[word] = {name: closed(each, keep=keep) for name, each in value.items()}
         elif word in (*_ONES, "allOf", "anyOf", "prefixItems"):
             found[word] = closed(value, keep=keep)
         elif word == "oneOf":  # closing a branch would change which values match exactly one
             found[word] = closed(value, keep=False)
-        elif word != MARK:
+        elif word != scope.MARK:
             found[word] = value
-    alone = Names.of(schema)
+    alone = scope.Names.of(schema)
     return found if alone is None or not keep else _with_these_alone(found, alone)
 
 
-def _with_these_alone(schema: dict[str, Any], alone: Names) -> dict[str, Any]:
+def _with_these_alone(schema: dict[str, Any], alone: scope.Names) -> dict[str, Any]:
     """Return the schema without other names; a malformed schema is unchanged."""
     if not (
         isinstance(schema.get("allOf", []), list)
@@ -122,13 +114,13 @@ class _Marking:
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._scope = Scope.of(root)
+        self._scope = scope.Scope.of(root)
         self._scope.work = MAX_WORK
         self._scope.spent = "too many schemas speak of the properties of one object"
         self._said: dict[int, tuple[Any, Said]] = {}
         self._copies: dict[tuple[str, bool], str] = {}
         self._missing: list[tuple[str, bool]] = []
-        self._taken = {n for word in DEFINITIONS for n in _dict(root.get(word))}
+        self._taken = {n for word in scope.DEFINITIONS for n in _dict(root.get(word))}
 
     def whole(self) -> dict[str, Any]:
         found: dict[str, Any] = self._place(self._root, Said())
@@ -151,24 +143,24 @@ class _Marking:
         self._scope.pay()
         if not others and not schema.keys() & _OF_OBJECTS:
             return self._within(schema, others)
-        words = schema.keys() & KEYWORDS - ANNOTATIONS
+        words = schema.keys() & scope.KEYWORDS - scope.ANNOTATIONS
         if words == {"$ref"} and not others:
             return self._with_reference(self._within(schema, Said()), whole=True)
-        if words == {"allOf"} and len(listed(schema["allOf"])) == 1:
+        if words == {"allOf"} and len(scope.listed(schema["allOf"])) == 1:
             alone = self._place(schema["allOf"][0], others)
             return {**self._within(schema, Said(), skip="allOf"), "allOf": [alone]}
         outside = self._both(self._outside_of_unions(schema), others)
         whole = self._both(self._of(schema), others)
         if "additionalProperties" in schema or outside.opened or not _may_be_object(schema):
             return self._part(schema, whole)
-        unions = [word for word in _UNIONS if listed(schema.get(word))]
+        unions = [word for word in _UNIONS if scope.listed(schema.get(word))]
         if len(unions) == 1 and self._adds_names(schema[unions[0]], outside):
             found = self._part(schema, outside, skip=unions[0])
             found[unions[0]] = [self._place(each, outside) for each in schema[unions[0]]]
             return found
         found = self._part(schema, whole)
         if whole.closes and not whole.opened:
-            found[MARK] = Names(list(whole.names), list(whole.patterns))
+            found[scope.MARK] = scope.Names(list(whole.names), list(whole.patterns))
         return found
 
     def _part(self, schema: Any, whole: Said, skip: str | None = None) -> Any:
@@ -195,7 +187,7 @@ class _Marking:
                     name: self._place(each, self._elsewhere(each, said.get(name, [])))
                     for name, each in value.items()
                 }
-            elif word in DEFINITIONS and isinstance(value, dict):
+            elif word in scope.DEFINITIONS and isinstance(value, dict):
                 found[word] = {name: self._place(each, Said()) for name, each in value.items()}
             elif word in (*_ONES, "prefixItems"):
                 found[word] = (
@@ -209,7 +201,7 @@ class _Marking:
                 found[word] = self._part(value, whole)
             elif word in ("dependentSchemas", "dependencies") and isinstance(value, dict):
                 found[word] = {name: self._part(each, whole) for name, each in value.items()}
-            elif word != MARK:
+            elif word != scope.MARK:
                 found[word] = value
         return found
 
@@ -243,7 +235,7 @@ class _Marking:
             self._scope.enter()
             found = self._outside_of_unions(schema)
             for word in _UNIONS:
-                for each in listed(schema.get(word)):
+                for each in scope.listed(schema.get(word)):
                     self._add(found, each)
             self._scope.level -= 1
             self._said[id(schema)] = schema, found
@@ -281,7 +273,7 @@ class _Marking:
 
     def _parts(self, schema: Mapping[str, Any]) -> Iterator[Any]:
         """Yield the schemas within that describe the same value, except those of unions."""
-        yield from listed(schema.get("allOf"))
+        yield from scope.listed(schema.get("allOf"))
         yield from (schema[word] for word in ("if", "then", "else") if word in schema)
         for word in ("dependentSchemas", "dependencies"):
             yield from _dict(schema.get(word)).values()
@@ -314,7 +306,7 @@ def _required(schema: Mapping[str, Any]) -> Iterator[str]:
     for word in ("dependentRequired", "dependencies"):
         lists += _dict(schema.get(word)).values()
     for each in lists:
-        yield from (name for name in listed(each) if isinstance(name, str))
+        yield from (name for name in scope.listed(each) if isinstance(name, str))
 
 
 def _may_be_object(schema: Mapping[str, Any]) -> bool:

@@ -15,15 +15,8 @@ from typing import Any
 
 from quire.system.records import dataclass
 from quire.text.composition import array
+from quire.text.json_schema import scope
 from quire.text.json_schema.numbers import scientific
-from quire.text.json_schema.scope import (
-    ANNOTATIONS,
-    DEFINITIONS,
-    KEYWORDS,
-    Schema,
-    SchemaError,
-    check_types,
-)
 
 MAX_LEAVES = 200
 """Most parts that stay JSON schemas."""
@@ -84,14 +77,14 @@ def is_bounded(schema: Any) -> bool:
 
 
 def _words(schema: Mapping[str, Any]) -> set[str]:
-    return schema.keys() & KEYWORDS - ANNOTATIONS
+    return schema.keys() & scope.KEYWORDS - scope.ANNOTATIONS
 
 
 def _form(schema: Any) -> str:
     """Return the kind of rule for a schema, or "leaf" for none."""
     try:
-        check_types(schema)
-    except SchemaError:
+        scope.check_types(schema)
+    except scope.SchemaError:
         return "leaf"
     words = _words(schema)
     if is_bounded(schema):
@@ -190,7 +183,7 @@ def _rule(name: str, body: str, out: Skeleton) -> str:
     return name
 
 
-def _leaf(schema: Schema, out: Skeleton) -> str:
+def _leaf(schema: scope.Schema, out: Skeleton) -> str:
     """Add a part that stays a JSON schema, with its definitions."""
     if schema is True:
         schema = {}
@@ -233,7 +226,7 @@ def _references(value: Any) -> list[str]:
         value = stack.pop()
         if isinstance(value, dict):
             found += [each for word in ("$id", "$ref") if isinstance(each := value.get(word), str)]
-            stack += [each for word, each in value.items() if word not in DEFINITIONS]
+            stack += [each for word, each in value.items() if word not in scope.DEFINITIONS]
         elif isinstance(value, list):
             stack += value
     return found
@@ -243,7 +236,7 @@ def _simple_references(schema: dict[str, Any]) -> bool:
     """Return whether all references are to named definitions, so that parts can be separated."""
     if "$id" in schema or "id" in schema:
         return False
-    stack: list[Any] = [schema, *(schema.get(word, {}) for word in DEFINITIONS)]
+    stack: list[Any] = [schema, *(schema.get(word, {}) for word in scope.DEFINITIONS)]
     return all(
         _PLAIN.fullmatch(reference) and _definition(reference, schema) is not None
         for each in stack
