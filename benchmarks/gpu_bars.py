@@ -36,6 +36,7 @@ if "--dry-run" in sys.argv:
 
 import torch
 from gpu_models import models
+from gpu_prompts import compiled, norms, packages
 from gpu_steps import beside, steps
 from gpu_timing import Card, Row, copies, host_seconds, measured, row, seconds
 from msgspec import structs
@@ -229,6 +230,13 @@ def vllm(card: Card, ops: TritonOps) -> Iterator[Row]:
     return beside(card.name, real=card.real)
 
 
+def prompts(card: Card, ops: TritonOps) -> Iterator[Row]:
+    """What options and fusions gain; see `gpu_prompts`."""
+    yield from norms(card)
+    yield from packages(card, ops, decoding)
+    yield from compiled(card, ops)
+
+
 def same_bits(card: Card, ops: TritonOps) -> Iterator[Row]:
     """Count rows whose bits differ between a batch and alone."""
     n, k, rows = (4096, 4096, 256) if card.real else (32, 64, 3)
@@ -244,7 +252,7 @@ def same_bits(card: Card, ops: TritonOps) -> Iterator[Row]:
 PARTS: dict[str, Callable[[Card, TritonOps], Iterator[Row]]] = {
     "bits": same_bits, "steps": decode_steps, "experts": experts, "products": products,
     "attention": attention, "models": whole_models, "sampling": sampling, "latents": latents,
-    "recurrent": recurrent, "vllm": vllm,
+    "recurrent": recurrent, "prompts": prompts, "vllm": vllm,
 }  # fmt: skip
 
 
