@@ -209,6 +209,16 @@ def test_waiting_for_a_seat_is_not_waiting_for_blocks() -> None:
     assert "queueing" not in causes
 
 
+@pytest.mark.parametrize("kv_share", [0.03, 0.5])
+def test_requests_that_queue_in_bursts_are_advised_more_seats_and_not_fewer(
+    kv_share: float,
+) -> None:
+    busy = {"running": 5.2, "waiting": 8.5, "demand": 24, "kv_share": kv_share}
+    report = explain(healthy(args={"max_num_seqs": 16}, **busy))
+    (flag,) = (each.flag for each in report.changes if each.flag.startswith("--max-num-seqs"))
+    assert int(flag.split()[1]) == (24 if kv_share < 0.1 else 17)
+
+
 @pytest.mark.parametrize("waiting", [0.6, 3.0])
 def test_requests_that_wait_beside_a_small_batch_prove_a_cause(waiting: float) -> None:
     """Of a seat, or of blocks, even if no more tokens per second come of more of them."""

@@ -32,7 +32,8 @@ def queueing(case: Case) -> Suspect | None:
     """Requests wait for a seat in the batch, even if a larger batch is not faster."""
     w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
     # The gauges are sampled, so `running` misses the moments between two requests.
-    if w.waiting <= 0.0 or max(w.demand, w.running + w.waiting) <= seats:
+    mean = w.running + w.waiting
+    if w.waiting <= 0.0 or (demand := max(w.demand, mean)) <= seats:
         return None
     if w.running <= min(FULL_BATCH * seats, seats - 1.0):  # a seat is free
         if blocks_are_full(w):
@@ -40,11 +41,13 @@ def queueing(case: Case) -> Suspect | None:
         if len(case.evidence.args.replicas) > 1 and w.waiting >= 0.5:
             return _waits_for_one_replica(case)
     most = case.evidence.config.scheduler.max_num_batched_tokens  # each seat needs a token
-    wanted = round(min(4.0 * seats, w.running + w.waiting, most))
+    wanted = round(min(4.0 * seats, demand, most))
     if w.kv_share > 0:
         wanted = min(wanted, int(w.running / w.kv_share))
+    wanted = max(wanted, seats + 1)
     # With fewer requests than seats on average, they queue in bursts.
-    gain = max(0.0, case.estimate.batch_gain(wanted)) if wanted > seats else 0.0
+    usual = min(wanted, round(mean))
+    gain = max(0.0, case.estimate.batch_gain(usual)) if usual > seats else 0.0
     fields: dict[str, bool | int | float | str | None] = {"max_num_seqs": wanted}
     why = f"reads the weights once for {wanted} sequences in place of {seats}"
     taken = f"All {seats} seats" if seats > 1 else "The one seat"
