@@ -19,7 +19,6 @@ constexpr int64_t kChunkRows = 512;           // max rows per task: their sums o
 constexpr int64_t kChunkBytes = 1 << 20;      // bytes of x per task: half of a common L2 cache
 constexpr int64_t kAhead = 8192;              // prefetch distance in W if it is read once
 constexpr int64_t kEndingRows = 2;            // of a pass's epilogue, per step of the next one
-constexpr int64_t kPastBytes = 2 << 20;       // of y that no L2 cache keeps
 constexpr int64_t kSumLines = 4;              // of sums fetched per step: 64 in 16 steps
 
 // Tile registers: 0 1 / 2 3 the sums of 32 x 32 outputs, 4 / 5 rows of x, 6 7 rows of W. This sets their
@@ -256,17 +255,10 @@ struct Part {
   }
 };
 
-// Whether y is too large to be found in an L2 cache by what reads it next, and has whole lines.
-bool past_caches(const GemmArgs& a) {
-  const int64_t row_bytes = a.y_stride * 2, at = reinterpret_cast<int64_t>(a.y);
-  return a.rows * row_bytes >= kPastBytes && row_bytes % 64 == 0 && at % 64 == 0;
-}
-
 template <class T>
 void task(const GemmArgs& args, int64_t index) {
   using Sum = typename T::Sum;
-  GemmArgs a = args;
-  a.past_caches = past_caches(a);
+  const GemmArgs a = past_caches(args);
   const Part<T> part(a, index);
   constexpr int64_t kLines = T::kWeightStep / 64;
   alignas(64) Sum room[kChunkRows * kBlockRows];

@@ -53,6 +53,13 @@ struct ScaledInts {
   }
 };
 
+struct ScaledFloats {
+  const float *sums, *scale, *x_scale;
+  Vec of(int64_t i, int64_t j) const {
+    return mul(load(sums + i * kBlockRows + j), mul(load(scale + j), broadcast(x_scale[i])));
+  }
+};
+
 // Without an activation.
 template <class T, class Sums>
 void put_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const Sums& sums) {
@@ -134,6 +141,21 @@ void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums)
   }
 }
 
+namespace {
+
+// Sums that are scaled first: at once where nothing else is done with them, else into `floats`.
+template <class Sums>
+void finish_as_floats(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const Sums& sums,
+                      float* floats) {
+  if (a.epilogue == kNoEpilogue && a.y_dtype == kBFloat16) return put_sums<bf16>(a, r, rows, n0, sums);
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < kBlockRows; j += kLanes) store(floats + i * kBlockRows + j, sums.of(i, j));
+  }
+  finish(a, r, rows, n0, floats);
+}
+
+}  // namespace
+
 void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
   if (a.scale != nullptr) {
     for (int64_t i = 0; i < rows * kBlockRows; i += kLanes) {
@@ -144,15 +166,13 @@ void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* 
 }
 
 void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const int32_t* sums) {
-  const ScaledInts scaled = {sums, a.scale + n0, x_scales(a) + r};
-  if (a.epilogue == kNoEpilogue && a.y_dtype == kBFloat16) {
-    return put_sums<bf16>(a, r, rows, n0, scaled);
-  }
   alignas(64) float floats[32 * kBlockRows];
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < kBlockRows; j += kLanes) store(floats + i * kBlockRows + j, scaled.of(i, j));
-  }
-  finish(a, r, rows, n0, floats);
+  finish_as_floats(a, r, rows, n0, ScaledInts{sums, a.scale + n0, x_scales(a) + r}, floats);
+}
+
+void finish_scaled(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums,
+                   const float* x_scale) {
+  finish_as_floats(a, r, rows, n0, ScaledFloats{sums, a.scale + n0, x_scale}, sums);
 }
 
 }  // namespace quire::QUIRE_ISA

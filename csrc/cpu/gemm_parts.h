@@ -24,6 +24,8 @@ void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums)
 // at most 32 rows, are scaled by W's row and then by x's row.
 void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums);
 void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const int32_t* sums);
+// The same for sums that are scaled by the product of W's and x's scales; `x_scale` begins at row r.
+void finish_scaled(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums, const float* x_scale);
 
 // gemm_input.cpp: one row of x as bf16 in steps of 32, `step_stride` bytes apart; zeros fill the last
 // one.
@@ -62,6 +64,18 @@ inline GemmArgs with_hints(GemmArgs a) {
   if (a.tuning.ahead_bytes == 0) a.tuning.ahead_bytes = kHintsAhead;
   return a;
 }
+
+#if defined(QUIRE_TILES)
+constexpr int64_t kPastBytes = 2 << 20;  // of y that no L2 cache keeps
+
+// With the choice whether y is stored past the caches: it is too large to be found in an L2 cache by what
+// reads it next, and has whole lines.
+inline GemmArgs past_caches(GemmArgs a) {
+  const int64_t row_bytes = a.y_stride * 2, at = reinterpret_cast<int64_t>(a.y);
+  a.past_caches = a.rows * row_bytes >= kPastBytes && row_bytes % 64 == 0 && at % 64 == 0;
+  return a;
+}
+#endif
 
 #if defined(__AVX512BF16__)
 // 32 int8 as bfloat16, which is exact.

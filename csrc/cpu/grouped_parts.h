@@ -95,12 +95,7 @@ struct GroupEnd {
 // The epilogue of `rows` rows from r on and the packed rows n0 … n0+31.
 inline void grouped_finish(const GemmArgs& a, const GroupedX& x, int64_t r, int64_t rows,
                            int64_t n0, float* sums) {
-  for (int64_t i = 0; i < rows; ++i) {
-    for (int64_t j = 0; j < kBlockRows; ++j) {
-      sums[i * kBlockRows + j] *= a.scale[n0 + j] * x.scale[r + i];
-    }
-  }
-  finish(a, r, rows, n0, sums);
+  finish_scaled(a, r, rows, n0, sums, x.scale + r);
 }
 
 }  // namespace
