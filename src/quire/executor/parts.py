@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quire.core.batch import (
-    NO_STATE,
-    FirstState,
-    NewSequence,
-    SchedulerOutput,
-    block_columns,
-    without_snapshots,
-)
+from quire.core import batch
 from quire.core.config import EngineConfig, SchedulerConfig, StateConfig
 from quire.core.dtypes import dtype_of
 from quire.core.sampling_params import SamplingParams
@@ -146,19 +139,19 @@ def new_runner(
 
 def warm_up_steps(
     limits: SchedulerConfig, states: StateConfig | None = None
-) -> tuple[SchedulerOutput, SchedulerOutput]:
+) -> tuple[batch.SchedulerOutput, batch.SchedulerOutput]:
     """Return a step with one short sequence, and one that removes it.
 
     What it leaves in block 0 and in states has no effect: they are written before they are read.
     """
     name = "warm-up"
     tokens = [0] * min(4, limits.max_model_len - 1, limits.max_num_batched_tokens)
-    new_blocks, state = block_columns([(0, 0, [0])]), None
+    new_blocks, state = batch.block_columns([(0, 0, [0])]), None
     if states is not None:
-        new_blocks = without_snapshots(new_blocks)
-        state = FirstState(NO_STATE, [*range(states.per_request)])
-    new = NewSequence(name, tokens, len(tokens), SamplingParams(temperature=0.0), state=state)
-    first = SchedulerOutput(
+        new_blocks = batch.without_snapshots(new_blocks)
+        state = batch.FirstState(batch.NO_STATE, [*range(states.per_request)])
+    new = batch.NewSequence(name, tokens, len(tokens), SamplingParams(temperature=0.0), state=state)
+    first = batch.SchedulerOutput(
         step=0,
         request_ids=[name],
         num_scheduled_tokens=np.array([len(tokens)]),
@@ -169,7 +162,9 @@ def warm_up_steps(
         total_num_scheduled_tokens=len(tokens),
     )
     nothing = np.zeros(0, dtype=np.int64)
-    return first, SchedulerOutput(0, [], nothing, nothing, block_columns([]), [], [name], 0)
+    return first, batch.SchedulerOutput(
+        0, [], nothing, nothing, batch.block_columns([]), [], [name], 0
+    )
 
 
 def _tokenizer(config: EngineConfig) -> Tokenizer:

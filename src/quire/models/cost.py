@@ -9,17 +9,8 @@ from quire.core.config import ON_TORCH, EngineConfig
 from quire.core.cost import HardwareProfile, RooflineCost, cautious_cpu
 from quire.core.model_config import ModelConfig
 from quire.core.quantization import QUANTIZATIONS, Form
+from quire.models import memory
 from quire.models.layout import head_name, parameters
-from quire.models.memory import (
-    expert_bytes,
-    head_bytes,
-    kv_bytes_per_token,
-    loaded_bytes,
-    looked_up_bytes,
-    state_bytes,
-    unchosen,
-    unmultiplied_bytes,
-)
 from quire.models.parameters import Parameter
 
 
@@ -30,8 +21,8 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     layers = sum(
         active_numel(model, p) for p in parameters(model) if p.in_layer or p.kind in others
     )
-    experts = expert_bytes(config)
-    unread = looked_up_bytes(model, dtype) + unmultiplied_bytes(config)
+    experts = memory.expert_bytes(config)
+    unread = memory.looked_up_bytes(model, dtype) + memory.unmultiplied_bytes(config)
     attending = model.layers_with("attention")
     windows = [model.window(layer) for layer in attending] or [None]
     sliding = [window for window in windows if window is not None]
@@ -40,8 +31,8 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
     pair = sum(2 * model.kv_shape(layer)[1] - shared for layer in attending)
     logits = model.lm_head and model.in_last_stage
     work = RooflineCost(
-        weight_bytes=loaded_bytes(config) - unread - experts,
-        kv_bytes_per_token=kv_bytes_per_token(
+        weight_bytes=memory.loaded_bytes(config) - unread - experts,
+        kv_bytes_per_token=memory.kv_bytes_per_token(
             model, config.kv_cache_dtype, config.calculate_kv_scales
         ),
         flops_per_token=2.0 * layers,
@@ -53,9 +44,9 @@ def roofline(config: EngineConfig, hardware: HardwareProfile) -> RooflineCost:
         window=min(sliding, default=None),
         window_share=len(sliding) / len(windows),
         expert_bytes=experts,
-        unchosen=unchosen(model),
-        state_bytes=state_bytes(model),
-        head_bytes=head_bytes(config) if logits else 0,
+        unchosen=memory.unchosen(model),
+        state_bytes=memory.state_bytes(model),
+        head_bytes=memory.head_bytes(config) if logits else 0,
     )
     return _with_sums(at_rates(work, config, hardware), config, hardware)
 

@@ -55,14 +55,7 @@ from quire.server.openai.pooling import (
 from quire.server.openai.tokens import detokenize, tokenize, tokenizer_info
 from quire.server.openapi import show_openapi
 from quire.server.options import AppOptions
-from quire.server.responses.endpoints import (
-    cancel_response,
-    count_input_tokens,
-    create_response,
-    delete_response,
-    list_input_items,
-    retrieve_response,
-)
+from quire.server.responses import endpoints
 from quire.server.responses.store import ResponseStore
 from quire.server.sleep import is_sleeping, sleep, wake_up
 from quire.server.state import ServerState, server_state
@@ -196,12 +189,12 @@ def _routes() -> list[Route]:
         Route("/v1/unload_lora_adapter", unload_lora_adapter, methods=["POST"]),
         Route("/v1/completions", create_completion, methods=["POST"]),
         Route("/v1/chat/completions", create_chat_completion, methods=["POST"]),
-        Route("/v1/responses", create_response, methods=["POST"]),
-        Route("/v1/responses/input_tokens", count_input_tokens, methods=["POST"]),
-        Route("/v1/responses/{id}", retrieve_response),
-        Route("/v1/responses/{id}", delete_response, methods=["DELETE"]),
-        Route("/v1/responses/{id}/cancel", cancel_response, methods=["POST"]),
-        Route("/v1/responses/{id}/input_items", list_input_items),
+        Route("/v1/responses", endpoints.create_response, methods=["POST"]),
+        Route("/v1/responses/input_tokens", endpoints.count_input_tokens, methods=["POST"]),
+        Route("/v1/responses/{id}", endpoints.retrieve_response),
+        Route("/v1/responses/{id}", endpoints.delete_response, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", endpoints.cancel_response, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", endpoints.list_input_items),
     ]
 
 

@@ -13,14 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from quire.core.batch import (
-    NO_STATE,
-    FirstState,
-    NewSequence,
-    SchedulerOutput,
-    block_columns,
-    without_snapshots,
-)
+from quire.core import batch
 from quire.core.config import EngineConfig
 from quire.core.cost import RooflineCost
 from quire.core.sampling_params import SamplingParams
@@ -146,7 +139,7 @@ class StepBench:
         times = self._executor.execute(self._batch(step, ends)).times
         return times.prepare + times.model + times.sample
 
-    def _batch(self, step: Sequence[Entry], ends: Mapping[int, int]) -> SchedulerOutput:
+    def _batch(self, step: Sequence[Entry], ends: Mapping[int, int]) -> batch.SchedulerOutput:
         """Return a step of sequences whose prompts have these lengths."""
         new, removed, blocks, states = [], [], [], self._executor.states
         params = SamplingParams(temperature=0.0, max_tokens=1)
@@ -165,18 +158,20 @@ class StepBench:
             state = None
             if states is not None:
                 first = index * states.per_request
-                state = FirstState(NO_STATE, [*range(first, first + states.per_request)])
-            new.append(NewSequence(str(index), prompt, len(prompt), params, state=state))
+                state = batch.FirstState(
+                    batch.NO_STATE, [*range(first, first + states.per_request)]
+                )
+            new.append(batch.NewSequence(str(index), prompt, len(prompt), params, state=state))
             first = index * self._blocks
             blocks.append((row, 0, list(range(first, first + self._blocks))))
         counts = np.array([count for _, _, count in step])
-        new_blocks = block_columns(blocks)
-        return SchedulerOutput(
+        new_blocks = batch.block_columns(blocks)
+        return batch.SchedulerOutput(
             step=0,
             request_ids=[str(index) for index, _, _ in step],
             num_scheduled_tokens=counts,
             num_computed_tokens=np.array([start for _, start, _ in step]),
-            new_blocks=new_blocks if states is None else without_snapshots(new_blocks),
+            new_blocks=new_blocks if states is None else batch.without_snapshots(new_blocks),
             new_sequences=new,
             removed=removed,
             total_num_scheduled_tokens=int(counts.sum()),

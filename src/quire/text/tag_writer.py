@@ -10,31 +10,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from quire.text import tag_formats
 from quire.text.call_grammars.writing import ANY, Writing, without
 from quire.text.composition import Grammar, Specials, pieces, until
-from quire.text.tag_formats import (
-    AnyText,
-    ConstString,
-    Ebnf,
-    Either,
-    Format,
-    FormattedTag,
-    JsonSchema,
-    Optional,
-    Parts,
-    Plus,
-    Regex,
-    Repeat,
-    SeparatedTags,
-    Star,
-    Tag,
-    Token,
-    TriggeredTags,
-)
 
 
 def write_format(
-    tag: FormattedTag, specials: Specials, lark_of: Callable[[str], str]
+    tag: tag_formats.FormattedTag, specials: Specials, lark_of: Callable[[str], str]
 ) -> tuple[Writing, dict[str, Grammar]]:
     """Return the grammar of a format, with those of its `grammar` parts.
 
@@ -65,22 +47,24 @@ class _Writer:
         self._pieces = partial(pieces, specials=out.specials)
         self._count = 0
 
-    def write(self, form: Format, ends: Sequence[str | Token] = ()) -> _Part:
+    def write(
+        self, form: tag_formats.Format, ends: Sequence[str | tag_formats.Token] = ()
+    ) -> _Part:
         """Return a part, up to the first of `ends` if there are any."""
         match form:
-            case AnyText():
+            case tag_formats.AnyText():
                 return self._any_text(form.excludes, ends)
-            case TriggeredTags():
+            case tag_formats.TriggeredTags():
                 return self._triggered(form, ends)
-            case Parts():
+            case tag_formats.Parts():
                 *first, last = _some(form.elements, "elements")
                 return self._joined([*map(self._bounded, first), self.write(last, ends)])
-            case Either():
+            case tag_formats.Either():
                 elements = _some(form.elements, "elements")
                 return self._either([self.write(each, ends) for each in elements])
         return self._joined([self._limited(form), *self._ends(ends)])
 
-    def _bounded(self, form: Format) -> _Part:
+    def _bounded(self, form: tag_formats.Format) -> _Part:
         """Return a part that something follows."""
         if _is_unlimited(form):
             raise ValueError(
@@ -88,33 +72,33 @@ class _Writer:
             )
         return self.write(form)
 
-    def _limited(self, form: Format) -> _Part:
+    def _limited(self, form: tag_formats.Format) -> _Part:
         match form:
-            case ConstString():
+            case tag_formats.ConstString():
                 return self._mark(form.value)
-            case Token():
+            case tag_formats.Token():
                 return self._mark(form)
-            case JsonSchema():
+            case tag_formats.JsonSchema():
                 return _Part(self.out.json(self._name("part"), form.json_schema), False)
-            case Regex():
+            case tag_formats.Regex():
                 from llguidance import regex_to_lark
 
                 return _Part(f"/{regex_to_lark(form.pattern, 'dw')}/", True)
-            case Ebnf():
+            case tag_formats.Ebnf():
                 name = self._name("grammar")
                 self.grammars[name] = {"lark_grammar": self._lark_of(form.grammar)}
                 return _Part(f"@{name}", False)
-            case Tag():
+            case tag_formats.Tag():
                 return self._tag(form)
-            case SeparatedTags():
+            case tag_formats.SeparatedTags():
                 return self._separated(form)
-            case Optional():
+            case tag_formats.Optional():
                 return self._repeated(form.content, "?")
-            case Plus():
+            case tag_formats.Plus():
                 return self._repeated(form.content, "+")
-            case Star():
+            case tag_formats.Star():
                 return self._repeated(form.content, "*")
-            case Repeat():
+            case tag_formats.Repeat():
                 most = "" if form.max < 0 else form.max
                 if form.min < 0 or -1 < form.max < form.min:
                     raise ValueError(f"repeat has min {form.min} and max {form.max}")
@@ -122,10 +106,10 @@ class _Writer:
                 return self._repeated(form.content, times) if form.max else _Part("", True)
         raise AssertionError(form)
 
-    def _tag(self, tag: Tag) -> _Part:
+    def _tag(self, tag: tag_formats.Tag) -> _Part:
         return self._joined([self._mark(tag.begin), self.write(tag.content, tag.ends)])
 
-    def _separated(self, form: SeparatedTags) -> _Part:
+    def _separated(self, form: tag_formats.SeparatedTags) -> _Part:
         first = self._either([self._bounded(each) for each in _some(form.tags, "tags")])
         if not form.stop_after_first:
             first = self._once(first)
@@ -133,23 +117,25 @@ class _Writer:
             first = self._joined([first, _Part(f"({more.lark})*", more.flat)])
         return first if form.at_least_one else _Part(f"({first.lark})?", first.flat)
 
-    def _repeated(self, content: Format, times: str) -> _Part:
+    def _repeated(self, content: tag_formats.Format, times: str) -> _Part:
         inner = self._bounded(content)
         return _Part(f"({inner.lark}){times}", inner.flat) if inner.lark else inner
 
-    def _any_text(self, excludes: Sequence[str], ends: Sequence[str | Token]) -> _Part:
+    def _any_text(self, excludes: Sequence[str], ends: Sequence[str | tag_formats.Token]) -> _Part:
         """Return free text up to and with the first of `ends`."""
         text = self.out.rule(self._name("TEXT"), self._free(excludes, ends))
         joined = self._joined([_Part(text, True), *self._ends(ends)])
         return joined._replace(lazy=joined.flat and bool(ends))
 
-    def _free(self, excludes: Sequence[str], ends: Sequence[str | Token]) -> str:
+    def _free(self, excludes: Sequence[str], ends: Sequence[str | tag_formats.Token]) -> str:
         """Return a terminal of text without `excludes`, and without `ends` in letters."""
         spelled = [end for end, mark in zip(ends, map(self._mark, ends), strict=True) if mark.flat]
         barred = [text for text in (*excludes, *spelled) if isinstance(text, str) and text]
         return without(ANY, barred)
 
-    def _triggered(self, form: TriggeredTags, ends: Sequence[str | Token]) -> _Part:
+    def _triggered(
+        self, form: tag_formats.TriggeredTags, ends: Sequence[str | tag_formats.Token]
+    ) -> _Part:
         tags, number = _some(form.tags, "tags"), self._name("tags")
         bodies: dict[str, list[str]] = {}
         whole: list[_Part] = []
@@ -181,12 +167,12 @@ class _Writer:
             [*begun, _Part(f"{call.lark}*", False), self._any_text(barred, ends)], merge=False
         )
 
-    def _ends(self, ends: Sequence[str | Token]) -> list[_Part]:
+    def _ends(self, ends: Sequence[str | tag_formats.Token]) -> list[_Part]:
         return [self._either([*map(self._mark, ends)])] if ends else []
 
-    def _mark(self, text: str | Token) -> _Part:
+    def _mark(self, text: str | tag_formats.Token) -> _Part:
         """Return a text with its control tokens, or a single control token."""
-        if isinstance(text, Token):
+        if isinstance(text, tag_formats.Token):
             token = self.out.specials.get(text.token)
             if token is None:
                 raise ValueError(f"{text.token!r} is no control token of the model")
@@ -245,18 +231,18 @@ class _Writer:
         return f"{kind}_{self._count}"
 
 
-def _is_unlimited(form: Format) -> bool:
+def _is_unlimited(form: tag_formats.Format) -> bool:
     """Return whether nothing but the end of the text ends a part."""
     match form:
-        case AnyText():
+        case tag_formats.AnyText():
             return True
-        case TriggeredTags():
+        case tag_formats.TriggeredTags():
             return not (form.at_least_one and form.stop_after_first)
-        case Parts(elements=elements):
+        case tag_formats.Parts(elements=elements):
             return bool(elements) and _is_unlimited(elements[-1])
-        case Either(elements=elements):
+        case tag_formats.Either(elements=elements):
             return any(map(_is_unlimited, elements))
-        case Tag():
+        case tag_formats.Tag():
             return not form.ends and _is_unlimited(form.content)
     return False
 

@@ -15,17 +15,9 @@ from itertools import zip_longest
 
 import msgspec
 
+from quire.core import messages
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError, class_of_code
-from quire.core.messages import (
-    CoreFailed,
-    CoreInput,
-    CoreMessage,
-    FrameDecoder,
-    Ready,
-    Shutdown,
-    Standing,
-)
 from quire.frontend.client.core_process import CORE_COMMAND, CoreProcess
 from quire.frontend.client.interface import CoreClient, DeathHandler, MessageHandler
 from quire.system.frames import ClosedError
@@ -64,11 +56,11 @@ class ProcessClient:
     ) -> None:
         self.patience = SHUTDOWN_SECONDS
         self._command = command
-        self.frames = FrameDecoder[CoreMessage](CoreMessage)
+        self.frames = messages.FrameDecoder[messages.CoreMessage](messages.CoreMessage)
         self._encoder = msgspec.msgpack.Encoder()
         self._error: QuireError | None = None
         self._core: CoreProcess | None = None
-        self._ready: asyncio.Future[Ready] | None = None
+        self._ready: asyncio.Future[messages.Ready] | None = None
         self._configured = False
         self._reading = False
         if process is not None:
@@ -105,7 +97,7 @@ class ProcessClient:
 
     async def start(
         self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
-    ) -> Ready:
+    ) -> messages.Ready:
         """Start the core, unless its process runs; wait until its model is loaded.
 
         Raises:
@@ -133,7 +125,7 @@ class ProcessClient:
         """Return the core's process id."""
         return self._begun.popen.pid
 
-    def send(self, message: CoreInput) -> None:
+    def send(self, message: messages.CoreInput) -> None:
         """Send without waiting.
 
         Raises:
@@ -220,15 +212,15 @@ class ProcessClient:
             self._reading = False
             self._loop.remove_reader(self._begun.socket)
 
-    def _dispatch(self, message: CoreMessage) -> None:
+    def _dispatch(self, message: messages.CoreMessage) -> None:
         assert self._ready is not None
         match message:
-            case Standing():
+            case messages.Standing():
                 pass
-            case Ready():
+            case messages.Ready():
                 if not self._ready.done():
                     self._ready.set_result(message)
-            case CoreFailed():
+            case messages.CoreFailed():
                 self._die(_error_of(message, starting=not self._ready.done()))
             case _:
                 self._on_message(message)
@@ -263,7 +255,7 @@ class ProcessClient:
         process = self._core.popen
         if self._listens:
             with contextlib.suppress(EngineDeadError):
-                self.send(Shutdown(is_final))
+                self.send(messages.Shutdown(is_final))
             yield min(STEP_SECONDS, self.patience) if is_final else self.patience
         else:  # a core that loads, or computes a step, does not read its socket
             yield 0.0
@@ -296,7 +288,7 @@ def stop_together(clients: Iterable[CoreClient | None]) -> None:
             core._wait_for_end(end - time.monotonic())
 
 
-def _error_of(message: CoreFailed, *, starting: bool) -> QuireError:
+def _error_of(message: messages.CoreFailed, *, starting: bool) -> QuireError:
     """Return the core's error, in its own class if the user can act on it."""
     kind = class_of_code(message.code)
     if starting and kind is not None:

@@ -19,20 +19,10 @@ from typing import Any, Protocol
 
 import msgspec
 
+from quire.core import messages
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError
 from quire.core.log import setup_logging
-from quire.core.messages import (
-    AddRequest,
-    CoreFailed,
-    CoreInput,
-    CoreMessage,
-    FrameDecoder,
-    Ready,
-    Shutdown,
-    Standing,
-    StepOutputs,
-)
 from quire.engine.process import LINGER_SECONDS, die_with
 from quire.frontend.client.core_client import STACKS_SIGNAL
 from quire.parallel.heartbeat import wait_for_loss
@@ -59,12 +49,12 @@ class Clock:
         self.behind = min(now - theirs, self.behind + DRIFT * (now - self._heard))
         self._heard = now
 
-    def take(self, message: CoreMessage) -> None:
+    def take(self, message: messages.CoreMessage) -> None:
         """Replace the times in a message from there by this machine's."""
         match message:
-            case Ready():
+            case messages.Ready():
                 message.began += self.behind
-            case StepOutputs():
+            case messages.StepOutputs():
                 self.hear(message.timestamp)
                 message.timestamp += self.behind
                 for event in message.events:
@@ -88,8 +78,8 @@ class Lines:
     ) -> None:
         self._near, self._line, self._beats, self._clock = near, line, beats, clock
         self._far = FrameSocket(line)
-        self._inputs = FrameDecoder[CoreInput](CoreInput)
-        self._outputs = FrameDecoder[CoreMessage](CoreMessage)
+        self._inputs = messages.FrameDecoder[messages.CoreInput](messages.CoreInput)
+        self._outputs = messages.FrameDecoder[messages.CoreMessage](messages.CoreMessage)
         self._encode = msgspec.msgpack.Encoder().encode
         self._ends = False
         self._lost = ""
@@ -145,10 +135,10 @@ class Lines:
 
     def _to_core(self, frame: Frame) -> None:
         message = self._inputs.decode(frame)
-        if isinstance(message, AddRequest):
+        if isinstance(message, messages.AddRequest):
             message.arrival_time -= self._clock.behind
             frame = self._encode(message)
-        self._ends |= isinstance(message, Shutdown)
+        self._ends |= isinstance(message, messages.Shutdown)
         if message is not None:
             self._far.send(frame)
 
@@ -200,7 +190,7 @@ def stand(ends: list[str], prepare: Callable[[], Callable[[EngineConfig], Far]])
     try:
         find = prepare()
         if stand_by:
-            send(Standing())
+            send(messages.Standing())
         [config] = near.receive(wait=True)
         far = find(msgspec.msgpack.decode(config, type=EngineConfig))
         lines = far.connect(near)
@@ -210,7 +200,7 @@ def stand(ends: list[str], prepare: Callable[[], Callable[[EngineConfig], Far]])
     except ClosedError:  # the front end has ended
         return 1
     except QuireError as error:
-        send(CoreFailed(error.code, str(error)))
+        send(messages.CoreFailed(error.code, str(error)))
         return 1
     finally:
         near.close(LINGER_SECONDS)

@@ -7,17 +7,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from msgspec.structs import replace
 
+from quire.server.anthropic import context
 from quire.server.anthropic.blocks import ToolUseBlock
-from quire.server.anthropic.context import (
-    CLEAR_THINKING,
-    CLEAR_TOOL_USES,
-    AppliedEdit,
-    ClearThinking,
-    ClearToolUses,
-    Compact,
-    ContextManagement,
-    ThinkingTurns,
-)
 from quire.server.anthropic.turns import Turn
 from quire.server.errors import invalid
 
@@ -40,12 +31,12 @@ class Cleared:
 
     def __init__(self, turns: list[Turn], count: Count) -> None:
         self.turns = turns
-        self.applied: list[AppliedEdit] = []
+        self.applied: list[context.AppliedEdit] = []
         self.original_tokens: int | None = None
         self._count = count
         self._tokens: int | None = None
 
-    async def apply(self, wanted: ContextManagement) -> None:
+    async def apply(self, wanted: context.ContextManagement) -> None:
         """Edit the conversation.
 
         Raises:
@@ -53,11 +44,11 @@ class Cleared:
         """
         for index, edit in enumerate(wanted.edits or ()):
             match edit:
-                case ClearToolUses():
+                case context.ClearToolUses():
                     await self._clear_tool_uses(edit)
-                case ClearThinking():
+                case context.ClearThinking():
                     await self._clear_thinking(edit)
-                case Compact():
+                case context.Compact():
                     limit = edit.trigger.value if edit.trigger else _COMPACT_TOKENS
                     if await self._num_tokens() > limit:
                         raise invalid(
@@ -67,7 +58,7 @@ class Cleared:
                             f"context_management.edits[{index}]",
                         )
 
-    async def _clear_tool_uses(self, edit: ClearToolUses) -> None:
+    async def _clear_tool_uses(self, edit: context.ClearToolUses) -> None:
         excluded = set(edit.exclude_tools or ())
         uses = [(place, call) for place, call in _uses(self.turns) if call.name not in excluded]
         keep = max(edit.keep.value, 0)
@@ -93,11 +84,13 @@ class Cleared:
                 ]
         least = edit.clear_at_least.value if edit.clear_at_least is not None else 1
         if (gone := await self._take(turns, least)) is not None:
-            self.applied.append(AppliedEdit(CLEAR_TOOL_USES, gone, cleared_tool_uses=num_cleared))
+            self.applied.append(
+                context.AppliedEdit(context.CLEAR_TOOL_USES, gone, cleared_tool_uses=num_cleared)
+            )
 
-    async def _clear_thinking(self, edit: ClearThinking) -> None:
+    async def _clear_thinking(self, edit: context.ClearThinking) -> None:
         keep = edit.keep
-        if not isinstance(keep, ThinkingTurns) or keep.type == "all":
+        if not isinstance(keep, context.ThinkingTurns) or keep.type == "all":
             return
         rounds = _thinking_rounds(self.turns)
         oldest = rounds[: len(rounds) - keep.value] if len(rounds) > keep.value else []
@@ -109,7 +102,9 @@ class Cleared:
                 turns[place].thoughts = []
         if (gone := await self._take(turns, 0)) is not None:
             self.applied.append(
-                AppliedEdit(CLEAR_THINKING, gone, cleared_thinking_turns=len(oldest))
+                context.AppliedEdit(
+                    context.CLEAR_THINKING, gone, cleared_thinking_turns=len(oldest)
+                )
             )
 
     async def _take(self, turns: list[Turn], least: int) -> int | None:

@@ -12,17 +12,10 @@ from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.server.anthropic import protocol
 from quire.server.anthropic.answer import FRAMING, Answer, Options
 from quire.server.anthropic.clearing import Cleared
 from quire.server.anthropic.errors import AnthropicErrorBody
-from quire.server.anthropic.protocol import (
-    AppliedEdits,
-    CountRequest,
-    Message,
-    MessagesRequest,
-    TokenCount,
-    UneditedCount,
-)
 from quire.server.anthropic.tools import GivenTools, read_given_tools
 from quire.server.anthropic.turns import Turn, as_chat, chat_messages, mend_roles, read_turns
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
@@ -47,15 +40,15 @@ _NAMES = {
 
 
 @contract(
-    body=MessagesRequest,
-    answer=Message,
+    body=protocol.MessagesRequest,
+    answer=protocol.Message,
     events=dict[str, Any],
     errors=OF_GENERATION,
     error=AnthropicErrorBody,
 )
 async def create_message(request: Request) -> Response:
     """Continue a conversation, whole or as a stream; a disconnect aborts it."""
-    body = await read_request(request, MessagesRequest, mend_roles)
+    body = await read_request(request, protocol.MessagesRequest, mend_roles)
     given = read_given_tools(request, body.tools or [])
     with _own_names(given):
         chat, cleared = await _read_chat(request, body, given)
@@ -63,29 +56,31 @@ async def create_message(request: Request) -> Response:
         options = Options(
             omits_thinking=body.thinking is not None and body.thinking.display == "omitted",
             eager=frozenset(given.eager),
-            edits=UNSET if body.context_management is None else AppliedEdits(cleared.applied),
+            edits=UNSET
+            if body.context_management is None
+            else protocol.AppliedEdits(cleared.applied),
         )
         answer = Answer(call=call, reading=reading, options=options)
         return await respond(answer, request, stream=bool(body.stream), framing=FRAMING)
 
 
 @contract(
-    body=CountRequest,
-    answer=TokenCount,
+    body=protocol.CountRequest,
+    answer=protocol.TokenCount,
     errors=[HTTPStatus.NOT_FOUND, *OF_ENGINE],
     error=AnthropicErrorBody,
 )
 async def count_tokens(request: Request) -> Response:
     """Return the number of tokens in the prompt of a message."""
-    body = await read_request(request, CountRequest, mend_roles)
+    body = await read_request(request, protocol.CountRequest, mend_roles)
     server_state(request).served_name(body.model)
     given = read_given_tools(request, body.tools or [])
     with _own_names(given):
         chat, cleared = await _read_chat(request, body, given)
-        counted = TokenCount(await count_chat(request, chat))
+        counted = protocol.TokenCount(await count_chat(request, chat))
     if body.context_management is not None:
         original = cleared.original_tokens
-        counted.context_management = UneditedCount(
+        counted.context_management = protocol.UneditedCount(
             counted.input_tokens if original is None else original
         )
     counted.warnings = notices_of(request)
@@ -93,7 +88,7 @@ async def count_tokens(request: Request) -> Response:
 
 
 async def _read_chat(
-    request: Request, body: CountRequest, given: GivenTools
+    request: Request, body: protocol.CountRequest, given: GivenTools
 ) -> tuple[ChatRequest, Cleared]:
     """Return the chat request, after the edits of `context_management`."""
     if body.thread is not None:

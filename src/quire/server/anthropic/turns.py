@@ -9,16 +9,7 @@ from typing import Any, Literal
 
 from starlette.requests import Request
 
-from quire.server.anthropic.blocks import (
-    ImageBlock,
-    Known,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUseBlock,
-    read_block,
-    result_content,
-)
+from quire.server.anthropic import blocks
 from quire.server.anthropic.protocol import (
     CountRequest,
     JsonFormat,
@@ -54,7 +45,7 @@ class Turn:
     texts: list[str] = field(default_factory=list)
     parts: list[openai.Part] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)
-    calls: list[ToolUseBlock] = field(default_factory=list)
+    calls: list[blocks.ToolUseBlock] = field(default_factory=list)
     results: dict[str, str | list[openai.Part]] = field(default_factory=dict)
 
 
@@ -126,37 +117,37 @@ def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> Non
         return
     for index, value in enumerate(message.content or ()):
         place = f"{where}[{index}]"
-        block = read_block(request, value, place)
+        block = blocks.read_block(request, value, place)
         if block is None:
             continue
         _check(block, turn.role, place)
         match block:
-            case TextBlock():
+            case blocks.TextBlock():
                 turn.texts.append(block.text)
                 turn.parts.append(openai.TextPart(block.text))
-            case ImageBlock():
+            case blocks.ImageBlock():
                 turn.parts.append(openai.ImagePart(openai.ImageAddress(block.address)))
-            case ThinkingBlock():
+            case blocks.ThinkingBlock():
                 turn.thoughts.append(block.thinking)
-            case ToolUseBlock():
+            case blocks.ToolUseBlock():
                 turn.calls.append(block)
-            case ToolResultBlock():
-                turn.results[block.tool_use_id] = result_content(request, block, place)
+            case blocks.ToolResultBlock():
+                turn.results[block.tool_use_id] = blocks.result_content(request, block, place)
 
 
-def _check(block: Known, role: Role, where: str) -> None:
+def _check(block: blocks.Known, role: Role, where: str) -> None:
     """Check that a block fits its role.
 
     Raises:
         ApiError: 400 if it does not.
     """
-    if isinstance(block, ToolResultBlock) and role != "user":
+    if isinstance(block, blocks.ToolResultBlock) and role != "user":
         raise invalid("Tool results belong in messages of the role user.", where)
-    if isinstance(block, ThinkingBlock | ToolUseBlock) and role != "assistant":
+    if isinstance(block, blocks.ThinkingBlock | blocks.ToolUseBlock) and role != "assistant":
         raise invalid("Thinking and tool calls belong in messages of the role assistant.", where)
 
 
-def _call(block: ToolUseBlock) -> openai.CalledTool:
+def _call(block: blocks.ToolUseBlock) -> openai.CalledTool:
     given = block.input
     written = given if isinstance(given, str) else encode({} if given is None else given).decode()
     return openai.CalledTool(id=block.id, function=openai.CalledFunction(block.name, written))

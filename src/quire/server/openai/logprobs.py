@@ -9,14 +9,7 @@ import msgspec
 
 from quire.core.outputs import Logprob, PositionLogprobs
 from quire.server.http.json_text import encode
-from quire.server.openai.answers import (
-    ChatLogprobs,
-    CompletionLogprobs,
-    PromptLogprob,
-    PromptLogprobs,
-    TokenLogprob,
-    TopLogprob,
-)
+from quire.server.openai import answers
 from quire.server.turns import Pace, Turns
 
 if TYPE_CHECKING:
@@ -37,7 +30,7 @@ def completion_logprobs(
     *,
     named: Collection[int] = (),
     as_ids: bool = False,
-) -> Turns[tuple[CompletionLogprobs, int]]:
+) -> Turns[tuple[answers.CompletionLogprobs, int]]:
     """Return the completions endpoint's parallel lists, and the offset after the last token.
 
     Args:
@@ -48,7 +41,7 @@ def completion_logprobs(
         first: the token without log-probabilities, and its text.
         as_ids: name tokens by their ids.
     """
-    result = CompletionLogprobs([], [], [], [])
+    result = answers.CompletionLogprobs([], [], [], [])
     pace = Pace()
     for position in positions:
         if pace.is_over(len(position or ())):
@@ -74,9 +67,11 @@ def completion_logprobs(
     return result, offset
 
 
-def joined(first: CompletionLogprobs, second: CompletionLogprobs) -> CompletionLogprobs:
+def joined(
+    first: answers.CompletionLogprobs, second: answers.CompletionLogprobs
+) -> answers.CompletionLogprobs:
     """Return the lists of `first`, followed by those of `second`."""
-    return CompletionLogprobs(
+    return answers.CompletionLogprobs(
         first.tokens + second.tokens,
         first.token_logprobs + second.token_logprobs,
         first.top_logprobs + second.top_logprobs,
@@ -91,7 +86,7 @@ def chat_logprobs(
     *,
     named: Collection[int] = (),
     as_ids: bool = False,
-) -> Turns[ChatLogprobs]:
+) -> Turns[answers.ChatLogprobs]:
     """Return the chat endpoint's list; `bytes` are exact even if `token` is part of a character."""
     content = []
     pace = Pace()
@@ -100,7 +95,7 @@ def chat_logprobs(
             yield
         token, chosen = next(iter(position.items()))
         likeliest = [
-            TopLogprob(
+            answers.TopLogprob(
                 _named(i, p.decoded_token, as_ids=as_ids),
                 finite(p.logprob),
                 list(tokenizer.token_bytes(i)),
@@ -109,13 +104,13 @@ def chat_logprobs(
         ]
         text = _named(token, chosen.decoded_token, as_ids=as_ids)
         raw = list(tokenizer.token_bytes(token))
-        content.append(as_json(TokenLogprob(text, finite(chosen.logprob), raw, likeliest)))
-    return ChatLogprobs(content)
+        content.append(as_json(answers.TokenLogprob(text, finite(chosen.logprob), raw, likeliest)))
+    return answers.ChatLogprobs(content)
 
 
-def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> Turns[PromptLogprobs]:
+def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> Turns[answers.PromptLogprobs]:
     """Return vLLM's `prompt_logprobs`."""
-    result: PromptLogprobs = []
+    result: answers.PromptLogprobs = []
     pace = Pace()
     for position in positions:
         if pace.is_over(len(position or ())):
@@ -126,7 +121,7 @@ def prompt_logprobs(positions: Sequence[PositionLogprobs | None]) -> Turns[Promp
             result.append(
                 as_json(
                     {
-                        i: PromptLogprob(finite(p.logprob), p.rank, p.decoded_token)
+                        i: answers.PromptLogprob(finite(p.logprob), p.rank, p.decoded_token)
                         for i, p in position.items()
                     }
                 )

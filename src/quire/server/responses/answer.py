@@ -13,20 +13,8 @@ from quire.server.openai.chat import ChatAnswer
 from quire.server.openai.generation import Generation, completions
 from quire.server.openai.logprobs import chat_logprobs
 from quire.server.openai.tools import Reading
+from quire.server.responses import protocol
 from quire.server.responses.item_types import ItemStatus
-from quire.server.responses.protocol import (
-    ENCRYPTED,
-    IncompleteDetails,
-    InputTokensDetails,
-    OutputTokensDetails,
-    ReasoningConfig,
-    ResponseFailure,
-    ResponseObject,
-    ResponsesRequest,
-    ResponseUsage,
-    TextConfig,
-    TextFormat,
-)
 from quire.server.responses.tools import ToolSet
 from quire.server.responses.writer import ItemWriter
 from quire.server.tools.deltas import Delta, TextDelta
@@ -38,9 +26,9 @@ from quire.system.records import dataclass
 class ResponseAnswer(ChatAnswer):
     """The response so far. `keep` stores the finished response; None if it is not stored."""
 
-    response: ResponseObject
+    response: protocol.ResponseObject
     writer: ItemWriter
-    keep: Callable[[ResponseObject], None] | None
+    keep: Callable[[protocol.ResponseObject], None] | None
 
     def __post_init__(self) -> None:
         self.response.output = self.writer.items
@@ -49,7 +37,7 @@ class ResponseAnswer(ChatAnswer):
     def framing(self) -> Framing:
         return Framing(self.failed, b"")
 
-    async def complete(self) -> ResponseObject:
+    async def complete(self) -> protocol.ResponseObject:
         output = await self.final()
         self.response.warnings = self.call.warnings(output)
         await in_turns(self.write(output))
@@ -93,7 +81,7 @@ class ResponseAnswer(ChatAnswer):
         events = self.writer.end("incomplete") if self.writer.items else []
         self.response.status = "failed"
         usual = "invalid_prompt" if info.type == "invalid_request_error" else "server_error"
-        self.response.error = ResponseFailure(info.code or usual, info.message)
+        self.response.error = protocol.ResponseFailure(info.code or usual, info.message)
         if self.keep is not None:
             self.keep(self.response)
         return events + self.state_events("response.failed")
@@ -105,7 +93,7 @@ class ResponseAnswer(ChatAnswer):
         if completion.finish_reason is not None:
             status: ItemStatus = "completed" if completion.finish_reason == "stop" else "incomplete"
             if completion.finish_reason == "length":
-                self.response.incomplete_details = IncompleteDetails("max_output_tokens")
+                self.response.incomplete_details = protocol.IncompleteDetails("max_output_tokens")
             self.response.status = status
             events += self.writer.end(status)
         return events
@@ -127,11 +115,11 @@ class ResponseAnswer(ChatAnswer):
     def finish(self) -> None:
         """Set the usage and the time of completion, and store the response."""
         response, used = self.response, self.used.usage()
-        response.usage = ResponseUsage(
+        response.usage = protocol.ResponseUsage(
             used.prompt_tokens,
-            InputTokensDetails(used.prompt_tokens_details.cached_tokens),
+            protocol.InputTokensDetails(used.prompt_tokens_details.cached_tokens),
             used.completion_tokens,
-            OutputTokensDetails(used.completion_tokens_details.reasoning_tokens),
+            protocol.OutputTokensDetails(used.completion_tokens_details.reasoning_tokens),
             used.total_tokens,
         )
         if response.status == "completed":
@@ -141,15 +129,15 @@ class ResponseAnswer(ChatAnswer):
 
 
 def begin_answer(
-    body: ResponsesRequest,
+    body: protocol.ResponsesRequest,
     call: Generation,
     reading: Reading,
     tools: ToolSet,
-    keep: Callable[[ResponseObject], None] | None,
+    keep: Callable[[protocol.ResponseObject], None] | None,
 ) -> ResponseAnswer:
     """Return a new answer to `body`, without items."""
     params = call.params
-    response = ResponseObject(
+    response = protocol.ResponseObject(
         id=call.id,
         created_at=call.created,
         model=call.model,
@@ -162,8 +150,8 @@ def begin_answer(
         tools=[one.tool for one in tools.given],
         tool_choice=body.tool_choice or "auto",
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        text=TextConfig((body.text and body.text.format) or TextFormat()),
-        reasoning=body.reasoning or ReasoningConfig(),
+        text=protocol.TextConfig((body.text and body.text.format) or protocol.TextFormat()),
+        reasoning=body.reasoning or protocol.ReasoningConfig(),
         max_output_tokens=body.max_output_tokens,
         temperature=params.temperature,
         top_p=params.top_p,
@@ -175,6 +163,6 @@ def begin_answer(
         prompt_cache_key=body.prompt_cache_key,
         warnings=call.notices.warnings(),
     )
-    encode = ENCRYPTED in (body.include or [])
+    encode = protocol.ENCRYPTED in (body.include or [])
     writer = ItemWriter(reading.new_call_id, tools.called, encode=encode)
     return ResponseAnswer(call=call, reading=reading, response=response, writer=writer, keep=keep)

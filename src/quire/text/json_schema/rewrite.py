@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
+from quire.text.json_schema import unions
 from quire.text.json_schema.complement import any_of
 from quire.text.json_schema.counts import containing, counted_properties, names_under, unique_items
 from quire.text.json_schema.numbers import strict_bounds
@@ -22,15 +23,6 @@ from quire.text.json_schema.scope import (
     check_types,
 )
 from quire.text.json_schema.shapes import Shapes, upper
-from quire.text.json_schema.unions import (
-    CONDITIONS,
-    DEPENDENCIES,
-    conditional,
-    conditions_of,
-    is_condition,
-    one_of,
-    without,
-)
 from quire.text.json_types import objects
 from quire.text.string_formats import NARROWED
 from quire.text.structures import REFUSED
@@ -39,7 +31,7 @@ _MAPS = ("properties", "patternProperties", *DEFINITIONS)
 _ONES = ("items", "additionalItems", "additionalProperties")
 _LISTS = ("items", "prefixItems", "allOf", "anyOf", "oneOf")
 _ABOUT = frozenset(["not", "contains", "minContains", "maxContains", "propertyNames",
-                    "uniqueItems", *CONDITIONS, *DEPENDENCIES])  # fmt: skip
+                    "uniqueItems", *unions.CONDITIONS, *unions.DEPENDENCIES])  # fmt: skip
 """Keywords that the result never has."""
 _REWRITTEN = _ABOUT | {
     "oneOf", "minProperties", "maxProperties", "format", "exclusiveMinimum", "exclusiveMaximum"
@@ -80,13 +72,13 @@ def _walk(schema: Any, scope: Scope) -> Any:
 def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
     own = strict_bounds(_with_subschemas(schema, scope))
     more: list[Schema] = []  # further schemas that must all hold
-    kept = [each for each in schema.get("allOf", []) if not is_condition(each)]
-    ignored = frozenset() if scope.known("if") else CONDITIONS  # by older drafts
-    conditions = conditions_of({word: schema[word] for word in schema.keys() - ignored})
+    kept = [each for each in schema.get("allOf", []) if not unions.is_condition(each)]
+    ignored = frozenset() if scope.known("if") else unions.CONDITIONS  # by older drafts
+    conditions = unions.conditions_of({word: schema[word] for word in schema.keys() - ignored})
     for each in schema.get("allOf", []):
-        if is_condition(each) and not ignored:
+        if unions.is_condition(each) and not ignored:
             check_types(each)
-            conditions += conditions_of(each)
+            conditions += unions.conditions_of(each)
     if "allOf" in own:
         own["allOf"] = [_walk(each, scope) for each in kept]
         if not kept:
@@ -107,9 +99,9 @@ def _walked(schema: dict[str, Any], scope: Scope) -> Schema:
         own = {word: each for word, each in own.items() if word not in _COUNTS}
         more.append(_union(counted))
     if "not" in schema:
-        more.append(_walk(without(schema["not"], within, scope), scope))
+        more.append(_walk(unions.without(schema["not"], within, scope), scope))
     if conditions:
-        more.append(_walk(_union(conditional(conditions, within, scope)), scope))
+        more.append(_walk(_union(unions.conditional(conditions, within, scope)), scope))
     if "oneOf" in schema:
         _write_one_of(schema["oneOf"], own, more, within, scope)
     return _joined(own, [each for each in more if each not in (True, {})])
@@ -150,7 +142,7 @@ def _write_one_of(
 ) -> None:
     """Replace `oneOf` by a union at the same place, so that properties keep their order."""
     try:
-        alone = one_of(branches, within, scope)
+        alone = unions.one_of(branches, within, scope)
     except SchemaError:  # llguidance itself can prove more branches disjoint
         if not all(_is_exact(each, scope) for each in branches):
             raise
@@ -254,6 +246,6 @@ def _without_deep_references(
 
 
 _MOVED = "moved-"
-_BY_NAME = frozenset([*_MAPS, *DEPENDENCIES])
+_BY_NAME = frozenset([*_MAPS, *unions.DEPENDENCIES])
 _NAMED = re.compile(r"#/(definitions|\$defs)/[^/]+")
 _SUBSCHEMAS = frozenset([*_ONES, *_LISTS, "not", "if", "then", "else", "contains", "propertyNames"])
