@@ -66,7 +66,7 @@ def packages(card: Card, ops: TritonOps, decoding: Meta) -> Iterator[Row]:
             if find_spec(name) is None:
                 yield {"what": f"{what}, {name}", "card": card.name, "error": "not installed"}
                 continue
-            attend = flash.prompt_attention(name, card.device, ops.paged_attention)  # type: ignore[arg-type]
+            attend = flash.prompt_attention(name, card.device, ops.paged_attention)
             times = seconds(card.device, [partial(attend, *given)])
             yield row(card, f"{what}, {name}", times, 0) | {
                 "triton_seconds": statistics.median(own)

@@ -254,6 +254,25 @@ def test_the_card_s_clock_chooses(
     assert "left out" not in out
 
 
+def test_dense_products_of_coded_weights_are_tuned_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From 256 rows on a coded weight is dequantized; a file must not hold a range twice."""
+    flags = "--op", "gemm", "--quantization", "none", "int4", "--rows", "300"
+    folder = tmp_path / "found"
+
+    def cost(launch: tuple[Any, ...]) -> float:
+        return 0.8e-3 if "('num_stages', 5)" in launch[-40:] else 1e-3
+
+    assert tune(monkeypatch, cost, *flags, "--output", str(folder)) == 0
+    (file,) = folder.iterdir()
+    found = tuning.read(file.read_bytes())
+    kinds = {(entry.kind.split(".")[0], entry.rows) for entry in found.gemm}
+    assert kinds == {("dense", (1, 255)), ("dense", (256, 300)), ("offsets", (1, 255))}
+    lines = [line for line in capsys.readouterr().out.splitlines() if "rows 256 to 300" in line]
+    assert len(lines) == sum(entry.rows == (256, 300) for entry in found.gemm)
+
+
 def test_flags_of_cpus_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -133,13 +133,17 @@ class Tuning(msgspec.Struct, Generic[P, A], frozen=True, forbid_unknown_fields=T
     def with_results(
         self: T, measured: Collection[Shape], gemm: Collection[P], attention: Collection[A]
     ) -> T:
-        """Return a copy in which these results replace all others of the `measured` shapes."""
+        """Return a copy in which these results replace all others of the `measured` shapes.
+
+        Of several results for one shape and range of rows, as of two models, the last counts.
+        """
         products = [t for t in self.gemm if t.shape not in measured] + [*gemm]
         attentions = [t for t in self.attention if t.shape not in measured] + [*attention]
+        one_each = {(t.shape, t.rows): t for t in products}, {t.shape: t for t in attentions}
         return msgspec.structs.replace(
             self,
-            gemm=sorted(products, key=lambda t: (t.shape, t.rows)),
-            attention=sorted(attentions, key=lambda t: t.shape),
+            gemm=[one_each[0][key] for key in sorted(one_each[0])],
+            attention=[one_each[1][key] for key in sorted(one_each[1])],
         )
 
 

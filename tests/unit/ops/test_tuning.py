@@ -57,6 +57,13 @@ def test_rows_between_the_ranges_keep_the_kernels_own_values() -> None:
     assert found.of_attention(1, 1, 64, "bfloat16") == AttentionTuning()
 
 
+def test_of_two_results_for_one_range_the_last_counts() -> None:
+    """Two models may have weights of one shape."""
+    twice = [product((1, 8), FEW), product((1, 8), MANY), product((9, 9))]
+    found = untuned("avx2", 2).with_results([], twice, [])
+    assert [(t.rows, t.tuning) for t in found.gemm] == [((1, 8), MANY), ((9, 9), FEW)]
+
+
 def test_new_results_replace_those_of_their_shapes() -> None:
     old = untuned("avx2", 1).with_results([], [product((1, 1)), product((1, 8), n=32)], [])
     new = old.with_results([product((1, 1)).shape], [product((2, 9), MANY)], [])

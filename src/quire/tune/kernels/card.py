@@ -136,7 +136,7 @@ def setting_of(
 ) -> Setting:
     """Return the setting of one model's cases, whose arguments no cache of a card holds."""
     rows = args.rows or ROWS
-    if variant.quantization is not None and max(rows) > ROWS[-2]:
+    if max(rows) > ROWS[-2]:  # products of coded weights are dense ones from there on
         rows = sorted({*rows, ROWS[-2]})
     return Setting(
         model, rounded(bench.ops, variant.quantization), variant, rows, args.context, 16,
@@ -155,12 +155,8 @@ def tasks(op: str, bench: Bench, setting: Setting) -> Iterator[Task]:
 
 def products(bench: Bench, setting: Setting) -> Iterator[Task]:
     """Yield the model's linear layers, each with each range of rows."""
-    known: set[tuple[Shape, tuple[int, int]]] = set()
     for found in layers(setting):
-        task = _product(bench, found, setting)
-        if (key := (task.shape, found.rows)) not in known:
-            known.add(key)
-            yield task
+        yield _product(bench, found, setting)
 
 
 def _product(bench: Bench, product: Product, setting: Setting) -> Task:
@@ -235,7 +231,7 @@ def _tile_task(
     shape = shapes[-1]
     return Task(
         f"{label}, {shape[1]}", shape, subject,
-        lambda found: entry(shape, found.values, rows, found.gain),
+        lambda found: entry(shape, found.values, rows, found.gain), rows,
     )  # fmt: skip
 
 

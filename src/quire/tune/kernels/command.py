@@ -99,11 +99,14 @@ def _tune_card(args: argparse.Namespace) -> int:
 def _card_outcomes(args: argparse.Namespace, bench: Bench) -> Iterator[Outcome]:
     from quire.tune.kernels import card
 
-    engine = {"ops": "triton", "device": "cuda"}
+    engine, known = {"ops": "triton", "device": "cuda"}, set[Any]()
     for op, model in itertools.product(args.op, args.model):
         for variant, config in variants(args, model, "triton", (_TYPES[op],), engine):
             setting = card.setting_of(bench, config, variant, args)
             for task in card.tasks(op, bench, setting):
+                if (key := (task.shape, task.rows)) in known:
+                    continue
+                known.add(key)
                 report = partial(_left_out, task.label)
                 subject = card.sound(bench, task.subject, report)
                 found = search(subject, args.repetitions, args.seconds)

@@ -40,12 +40,14 @@ class Task:
     Attributes:
         label: shown to the user.
         entry: makes the file's entry from the result.
+        rows: range of rows of a product.
     """
 
     label: str
     shape: Shape
     subject: Subject
     entry: Callable[[Found], Any]
+    rows: tuple[int, int] | None = None
 
 
 def ranges(last_rows: Sequence[int]) -> list[tuple[int, int]]:
