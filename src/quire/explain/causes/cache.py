@@ -70,20 +70,13 @@ def preemption(case: Case) -> Suspect | None:
     if w.preemptions >= STORM * max(1, w.finished) and _lacks_blocks(case):
         more = _blocks_for_all(case)
         share = saving(more.estimated_gain)
+    why = "runs only as many sequences as keep their blocks to the end"
     return suspect(
         "preemption",
         f"After {w.preemptions} preemptions in {w.seconds:.1f} s, {w.recomputed_tokens} tokens "
         f"were computed again, which took {cost:.0%} of the time.",
         share,
-        [
-            more,
-            change(
-                f"--max-num-seqs {fits}",
-                "runs only as many sequences as keep their blocks to the end",
-                cost / 2,
-                max_num_seqs=fits,
-            ),
-        ],
+        [more, change(f"--max-num-seqs {fits}", why, cost / 2, max_num_seqs=fits)],
         Kind.PROVEN,
         preemptions=w.preemptions,
         recomputed_tokens=w.recomputed_tokens,

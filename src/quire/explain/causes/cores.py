@@ -26,12 +26,8 @@ def few_threads(case: Case) -> Suspect | None:
         return None  # one thread is the engine's own choice
     ratio = case.estimate.threads_ratio(case.cores_of(threads), case.cores_of(e.cores))
     saved = case.model * (1.0 - ratio)
-    best = change(
-        f"--num-threads {e.cores}",
-        "computes on every core that this process may use",
-        case.if_quiet(saved),
-        num_threads=e.cores,
-    )
+    why = "computes on every core that this process may use"
+    best = change(f"--num-threads {e.cores}", why, case.if_quiet(saved), num_threads=e.cores)
     return suspect(
         "few_threads",
         f"{threads} of {e.cores} cores compute, and the model takes {case.model:.0%} of the time; "
@@ -80,11 +76,8 @@ def affinity(case: Case) -> Suspect | None:
     siblings = max(1, around.siblings)
     mine, cores = (max(1, cpus // siblings) for cpus in (around.allowed, around.online))
     ratio = case.estimate.threads_ratio(min(case.evidence.config.num_threads, mine), cores)
-    best = case.faster_model(
-        f"taskset --cpu-list 0-{around.online - 1}",
-        f"starts the engine on all {around.online} CPUs; in a container, raise its cpuset",
-        ratio,
-    )
+    why = f"starts the engine on all {around.online} CPUs; in a container, raise its cpuset"
+    best = case.faster_model(f"taskset --cpu-list 0-{around.online - 1}", why, ratio)
     return suspect(
         "affinity",
         f"The engine may use {around.allowed} of {around.online} CPUs: its affinity (taskset, a "
@@ -187,12 +180,11 @@ def busy_neighbour(case: Case) -> Suspect | None:
     alone = case.estimate.threads_ratio(threads * (1.0 - waited), threads)
     if case.on_device:  # only the host's work waits
         alone = 1.0 - waited
-    best = case.faster_model(
-        f"--num-threads {threads}",
+    why = (
         "unchanged, but give the other processes their own cores (taskset, a container's limit), "
-        "or use fewer threads: no other flag can",
-        alone,
+        "or use fewer threads: no other flag can"
     )
+    best = case.faster_model(f"--num-threads {threads}", why, alone)
     saved = saving(best.estimated_gain) if case.window.steps else waited
     return suspect(
         "busy_neighbour",
@@ -225,11 +217,8 @@ def stolen_cpu(case: Case) -> Suspect | None:
     kept = max(0.05, 1.0 - steal / host.cpus)
     threads = case.evidence.config.num_threads
     ratio = case.estimate.threads_ratio(threads * kept, threads)
-    best = case.faster_model(
-        "a machine whose CPUs are not shared",
-        "the host gives them to other virtual machines: no flag can change that",
-        ratio,
-    )
+    why = "the host gives them to other virtual machines: no flag can change that"
+    best = case.faster_model("a machine whose CPUs are not shared", why, ratio)
     return suspect(
         "stolen_cpu",
         f"Other virtual machines took {steal:.1f} of {host.cpus} CPUs.",

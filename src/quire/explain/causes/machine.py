@@ -23,12 +23,8 @@ def wide_weights(case: Case) -> Suspect | None:
         "--dtype bfloat16", "halves the bytes of weights and KV cache", ratio, dtype="bfloat16"
     )
     int8 = case.estimate.model_ratio(quantization="int8")
-    more = case.faster_model(
-        "--quantization int8",
-        "quarters the bytes of linear weights, at a small loss of accuracy",
-        int8,
-        quantization="int8",
-    )
+    why = "quarters the bytes of linear weights, at a small loss of accuracy"
+    more = case.faster_model("--quantization int8", why, int8, quantization="int8")
     return suspect(
         "wide_weights",
         f"The weights are float32, and the model takes {case.model:.0%} of the time; in bfloat16 "

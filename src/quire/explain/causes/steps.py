@@ -126,21 +126,17 @@ def rank_imbalance(case: Case) -> Suspect | None:
     cores, ranks = case.evidence.cores, len(means)
     threads = ranks * max(1, cores // ranks)  # of all ranks together
     fields = {} if threads == case.evidence.config.num_threads else {"num_threads": threads}
+    why = (
+        f"gives each of the {ranks} ranks its own share of {cores} cores; other processes "
+        "and slower cores may still slow one down"
+    )
     return suspect(
         "rank_imbalance",
         f"Rank {slowest} takes {means[slowest] * 1e3:.2f} ms per step and the others "
         f"{typical * 1e3:.2f} ms, so they wait {1 - typical / means[slowest]:.0%} of the model's "
         "time.",
         lost,
-        [
-            change(
-                f"--num-threads {threads}",
-                f"gives each of the {ranks} ranks its own share of {cores} cores; other processes "
-                "and slower cores may still slow one down",
-                lost,
-                **fields,
-            )
-        ],
+        [change(f"--num-threads {threads}", why, lost, **fields)],
         slow_rank=slowest,
         slow_ms=means[slowest] * 1e3,
         typical_ms=typical * 1e3,
@@ -184,6 +180,7 @@ def small_chunks(case: Case) -> Suspect | None:
     full = sum(count for tokens, count in w.step_sizes if tokens >= 0.8 * budget)
     if budget <= TINY_CHUNK and full >= 0.5 * w.steps and w.running <= 0.5 * budget:
         saved = max(saved, WORTH)  # a fault of the settings, whatever a busy machine makes of it
+    why = "reads the weights once for more tokens of a prompt"
     return suspect(
         "small_chunks",
         f"Prompts are computed in steps of {budget} tokens (--max-num-batched-tokens). Each step "
@@ -192,7 +189,7 @@ def small_chunks(case: Case) -> Suspect | None:
         [
             change(
                 f"--max-num-batched-tokens {LONG_CHUNK}",
-                "reads the weights once for more tokens of a prompt",
+                why,
                 saved,
                 max_num_batched_tokens=LONG_CHUNK,
             )

@@ -43,17 +43,12 @@ def stopped(case: Case) -> Suspect | None:
     paused = around.paused - (host.front_waited / host.seconds if host else 0.0)
     if paused >= max(PAUSED, lost):
         lost, which = paused, "The API process"
+    why = "continues it; then find out who stops it (a freezer, a debugger, Ctrl-Z)"
     return suspect(
         "stopped",
         f"{which} was stopped (SIGSTOP, a freezer, a debugger) for {lost:.0%} of the time.",
         lost,
-        [
-            change(
-                "kill -CONT PID",
-                "continues it; then find out who stops it (a freezer, a debugger, Ctrl-Z)",
-                lost,
-            )
-        ],
+        [change("kill -CONT PID", why, lost)],
         Kind.PROVEN,
         stopped_share=around.stopped,
         paused_share=paused,
@@ -230,19 +225,13 @@ def slow_disk(case: Case) -> Suspect | None:
     loading = w.loading / max(1e-9, all_of_them)  # the core looks for them in empty steps
     lost = max(_disk_share(case), loading)
     more = max(1.0, 2 * args.kv_offloading_size)
+    why = "keeps more blocks in host memory; or move --kv-offloading-dir to a faster disk"
     return suspect(
         "slow_disk",
         f"{w.loading:.1f} of {all_of_them:.1f} sequences wait for their KV blocks, of "
         f"which {w.loaded_blocks:,} came from host memory or files.",
         lost,
-        [
-            change(
-                f"--kv-offloading-size {more:g}",
-                "keeps more blocks in host memory; or move --kv-offloading-dir to a faster disk",
-                lost,
-                kv_offloading_size=more,
-            )
-        ],
+        [change(f"--kv-offloading-size {more:g}", why, lost, kv_offloading_size=more)],
         Kind.PROVEN if loading >= LOADING else Kind.WASTE,
         loaded_blocks=w.loaded_blocks,
         loading=w.loading,
