@@ -41,17 +41,11 @@ from quire.server.monitoring.pages import page_routes
 from quire.server.monitoring.profile import profile_ops, start_profile, stop_profile
 from quire.server.monitoring.requests import request_timeline
 from quire.server.monitoring.snapshot import Camera
+from quire.server.openai import pooling
 from quire.server.openai.adapters import load_lora_adapter, unload_lora_adapter
 from quire.server.openai.chat import create_chat_completion
 from quire.server.openai.cohere import create_cohere_embedding
 from quire.server.openai.completions import create_completion
-from quire.server.openai.pooling import (
-    create_classification,
-    create_embedding,
-    create_pooling,
-    create_rerank,
-    create_score,
-)
 from quire.server.openai.tokens import detokenize, tokenize, tokenizer_info
 from quire.server.openapi import show_openapi
 from quire.server.options import AppOptions
@@ -174,15 +168,15 @@ def _routes() -> list[Route]:
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),
         Route("/tokenizer_info", tokenizer_info),
-        Route("/v1/embeddings", create_embedding, methods=["POST"]),
+        Route("/v1/embeddings", pooling.create_embedding, methods=["POST"]),
         Route("/v2/embed", create_cohere_embedding, methods=["POST"]),
-        Route("/pooling", create_pooling, methods=["POST"]),
-        Route("/classify", create_classification, methods=["POST"]),
-        Route("/score", create_score, methods=["POST"]),
-        Route("/v1/score", create_score, methods=["POST"]),
-        Route("/rerank", create_rerank, methods=["POST"]),
-        Route("/v1/rerank", create_rerank, methods=["POST"]),
-        Route("/v2/rerank", create_rerank, methods=["POST"]),
+        Route("/pooling", pooling.create_pooling, methods=["POST"]),
+        Route("/classify", pooling.create_classification, methods=["POST"]),
+        Route("/score", pooling.create_score, methods=["POST"]),
+        Route("/v1/score", pooling.create_score, methods=["POST"]),
+        Route("/rerank", pooling.create_rerank, methods=["POST"]),
+        Route("/v1/rerank", pooling.create_rerank, methods=["POST"]),
+        Route("/v2/rerank", pooling.create_rerank, methods=["POST"]),
         Route("/v1/models", list_models),
         Route("/v1/models/{model:path}", retrieve_model),
         Route("/v1/load_lora_adapter", load_lora_adapter, methods=["POST"]),

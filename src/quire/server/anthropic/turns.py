@@ -9,14 +9,7 @@ from typing import Any, Literal
 
 from starlette.requests import Request
 
-from quire.server.anthropic import blocks
-from quire.server.anthropic.protocol import (
-    CountRequest,
-    JsonFormat,
-    MessageParam,
-    MessagesRequest,
-    ThinkingParam,
-)
+from quire.server.anthropic import blocks, protocol
 from quire.server.anthropic.tools import GivenTools, read_choice
 from quire.server.errors import invalid
 from quire.server.http.json_text import encode
@@ -57,7 +50,7 @@ def mend_roles(request: Request, body: Any) -> None:
             message["role"] = "user"
 
 
-async def read_turns(request: Request, body: CountRequest) -> list[Turn]:
+async def read_turns(request: Request, body: protocol.CountRequest) -> list[Turn]:
     """Return the conversation; consecutive messages of one role are one turn.
 
     Raises:
@@ -110,7 +103,7 @@ def is_begun(turns: Sequence[Turn]) -> bool:
     return last.role == "assistant" and bool(last.texts) and not last.calls
 
 
-def _add(request: Request, turn: Turn, message: MessageParam, where: str) -> None:
+def _add(request: Request, turn: Turn, message: protocol.MessageParam, where: str) -> None:
     if isinstance(message.content, str):
         turn.texts.append(message.content)
         turn.parts.append(openai.TextPart(message.content))
@@ -154,7 +147,7 @@ def _call(block: blocks.ToolUseBlock) -> openai.CalledTool:
 
 
 def as_chat(
-    request: Request, body: CountRequest, turns: list[Turn], given: GivenTools
+    request: Request, body: protocol.CountRequest, turns: list[Turn], given: GivenTools
 ) -> openai.ChatRequest:
     """Return the same request of the chat API.
 
@@ -178,7 +171,7 @@ def as_chat(
         schema = openai.JsonSchema(wanted.schema)
         chat.response_format = openai.ResponseFormat("json_schema", schema)
     _set_effort(request, body, chat)
-    if isinstance(body, MessagesRequest):
+    if isinstance(body, protocol.MessagesRequest):
         chat.max_tokens = body.max_tokens
         chat.stop = body.stop_sequences
         chat.stream = body.stream
@@ -186,14 +179,14 @@ def as_chat(
     return chat
 
 
-def _format(body: CountRequest) -> JsonFormat | None:
+def _format(body: protocol.CountRequest) -> protocol.JsonFormat | None:
     newer = body.output_config.format if body.output_config is not None else None
     if newer is not None and body.output_format is not None:
         raise invalid("Send output_config.format alone, without output_format.", "output_format")
     return newer or body.output_format
 
 
-def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
+def _thinking(request: Request, wanted: protocol.ThinkingParam) -> dict[str, Any]:
     """Return the chat template's variables; notices report settings without effect."""
     server = server_state(request)
     reasons = server.parsers.reasoning is not None
@@ -211,7 +204,7 @@ def _thinking(request: Request, wanted: ThinkingParam) -> dict[str, Any]:
     return {switch or "enable_thinking": enabled}
 
 
-def _set_effort(request: Request, body: CountRequest, chat: openai.ChatRequest) -> None:
+def _set_effort(request: Request, body: protocol.CountRequest, chat: openai.ChatRequest) -> None:
     effort = body.output_config.effort if body.output_config is not None else None
     if effort is None:
         return

@@ -19,6 +19,7 @@ from quire.server.errors import invalid
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.notices import Warnings, all_notices
+from quire.server.openai import sampling
 from quire.server.openai.answers import (
     CompletionChoice,
     CompletionLogprobs,
@@ -40,12 +41,6 @@ from quire.server.openai.infill import ends_of, infill, infill_format
 from quire.server.openai.logprobs import completion_logprobs, joined, prompt_logprobs
 from quire.server.openai.protocol import CompletionRequest
 from quire.server.openai.reasoning import limited
-from quire.server.openai.sampling import (
-    check_stream_options,
-    completion_params,
-    echoes_alone,
-    wants_best,
-)
 from quire.server.request_options import request_options
 from quire.server.rules import MAX_SEQUENCES
 from quire.server.state import ServerState, request_id, server_state
@@ -68,11 +63,11 @@ async def create_completion(request: Request) -> Response:
     server = server_state(request)
     body = await read_request(request, CompletionRequest)
     model = server.served_name(body.model)
-    check_stream_options(request, body)
+    sampling.check_stream_options(request, body)
     engine = server.live_engine()
     defaults = engine.default_sampling_params
-    params = completion_params(body, defaults)
-    if wants_best(body):
+    params = sampling.completion_params(body, defaults)
+    if sampling.wants_best(body):
         check_summed(engine.resolved.config.logprobs_mode, "best_of")
     params = limited(params, body.thinking_token_budget, server.parsers)
     prompts = _prompts(body)
@@ -242,7 +237,7 @@ class _Answer(PromptsAnswer):
 
     def take(self, prompt: int, output: RequestOutput) -> None:
         """Count an output's tokens; none if only the prompt is echoed."""
-        if echoes_alone(self.body):
+        if sampling.echoes_alone(self.body):
             for completion in output.outputs:
                 completion.text, completion.token_ids = "", []
                 completion.logprobs = None if completion.logprobs is None else []

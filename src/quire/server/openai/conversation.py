@@ -21,6 +21,7 @@ from quire.frontend.images.prompts import ImagePrompt, pictured
 from quire.frontend.workers.tokenizer_worker import ChatPrompt
 from quire.server.errors import invalid
 from quire.server.http.json_text import read_arguments
+from quire.server.openai import tool_types
 from quire.server.openai.custom import Custom, as_function
 from quire.server.openai.protocol import (
     ROLES,
@@ -31,12 +32,6 @@ from quire.server.openai.protocol import (
     TextPart,
 )
 from quire.server.openai.reasoning import chat_template_of
-from quire.server.openai.tool_types import (
-    ChatTool,
-    ChosenTool,
-    CustomToolDefinition,
-    ToolDefinition,
-)
 from quire.server.openai.tools import tool_definitions
 from quire.server.state import MAX_NAME, ServerState
 from quire.server.tool_results import without_images
@@ -193,10 +188,10 @@ def plain_form(request: Request, body: ChatRequest) -> ChatRequest:
     """
     fields = _of_functions(body)
     tools = [_plain_tool(tool) for tool in fields.get("tools", body.tools) or ()]
-    if any(isinstance(tool, CustomToolDefinition) for tool in body.tools or ()):
+    if any(isinstance(tool, tool_types.CustomToolDefinition) for tool in body.tools or ()):
         fields["tools"] = tools
     choice = fields.get("tool_choice", body.tool_choice)
-    if isinstance(choice, ChosenTool) and choice.type == "allowed_tools":
+    if isinstance(choice, tool_types.ChosenTool) and choice.type == "allowed_tools":
         fields["tools"], fields["tool_choice"] = _allowed(tools, choice)
     without_images(request, body.messages)
     messages = _messages(body.messages)
@@ -215,9 +210,9 @@ def _of_functions(body: ChatRequest) -> dict[str, Any]:
         if getattr(body, name) is not None:
             raise invalid(f"functions and {name} exclude each other; send tools.", name)
     called = body.function_call
-    choice = called if called is None or isinstance(called, str) else ChosenTool(called)
+    choice = called if called is None or isinstance(called, str) else tool_types.ChosenTool(called)
     return {
-        "tools": [ToolDefinition(function) for function in body.functions],
+        "tools": [tool_types.ToolDefinition(function) for function in body.functions],
         "tool_choice": choice,
         "parallel_tool_calls": False,
     }
@@ -228,19 +223,19 @@ def custom_tools(body: ChatRequest) -> dict[str, Custom]:
     return {
         tool.custom.name: Custom(tool.custom, f"tools[{index}].custom")
         for index, tool in enumerate(body.tools or ())
-        if isinstance(tool, CustomToolDefinition)
+        if isinstance(tool, tool_types.CustomToolDefinition)
     }
 
 
-def _plain_tool(tool: ChatTool) -> ToolDefinition:
-    if isinstance(tool, CustomToolDefinition):
-        return ToolDefinition(as_function(tool.custom))
+def _plain_tool(tool: tool_types.ChatTool) -> tool_types.ToolDefinition:
+    if isinstance(tool, tool_types.CustomToolDefinition):
+        return tool_types.ToolDefinition(as_function(tool.custom))
     return tool
 
 
 def _allowed(
-    tools: Sequence[ToolDefinition], choice: ChosenTool
-) -> tuple[list[ToolDefinition], str]:
+    tools: Sequence[tool_types.ToolDefinition], choice: tool_types.ChosenTool
+) -> tuple[list[tool_types.ToolDefinition], str]:
     """Return the allowed tools, and whether one must be called."""
     wanted = choice.allowed_tools
     where = "tool_choice.allowed_tools"

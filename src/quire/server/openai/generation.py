@@ -25,13 +25,7 @@ from quire.server.http.event_stream import OPENAI, Framing, StreamedAnswer, open
 from quire.server.http.json_text import encode, json_response
 from quire.server.http.request_ids import engine_request_id
 from quire.server.notices import Notice, Notices, Warnings
-from quire.server.openai.answers import (
-    ChatChunk,
-    CompletionResponse,
-    CompletionTokensDetails,
-    PromptTokensDetails,
-    Usage,
-)
+from quire.server.openai import answers
 from quire.server.openai.protocol import StreamOptions
 from quire.server.state import ServerState
 from quire.system.records import dataclass
@@ -186,13 +180,13 @@ class UsageCounter:
         reported = force or options.include_usage
         return cls(reported=reported, continuous=reported and options.continuous_usage_stats)
 
-    def of_chunk(self) -> Usage | UnsetType | None:
+    def of_chunk(self) -> answers.Usage | UnsetType | None:
         """Return the usage of a chunk before the last: unset, null, or the usage so far."""
         if self.continuous:
             return self.usage()
         return None if self.reported else UNSET
 
-    def last_event(self, chunk: ChatChunk | CompletionResponse) -> bytes:
+    def last_event(self, chunk: answers.ChatChunk | answers.CompletionResponse) -> bytes:
         """Return `chunk` with the usage as the last event; nothing if the stream reports none."""
         if not self.reported:
             return b""
@@ -205,19 +199,19 @@ class UsageCounter:
         self.completion_tokens += sum(len(o.token_ids) for o in output.outputs)
         self.drafts[prompt] = output.metrics.num_accepted_tokens, output.metrics.num_draft_tokens
 
-    def usage(self) -> Usage:
+    def usage(self) -> answers.Usage:
         prompt_tokens = sum(tokens for tokens, _ in self.prompts.values())
         cached = sum(cached for _, cached in self.prompts.values())
-        return Usage(
+        return answers.Usage(
             prompt_tokens=prompt_tokens,
             completion_tokens=self.completion_tokens,
             total_tokens=prompt_tokens + self.completion_tokens,
-            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+            prompt_tokens_details=answers.PromptTokensDetails(cached_tokens=cached),
             completion_tokens_details=self._details(),
         )
 
-    def _details(self) -> CompletionTokensDetails:
-        details = CompletionTokensDetails(
+    def _details(self) -> answers.CompletionTokensDetails:
+        details = answers.CompletionTokensDetails(
             reasoning_tokens=sum(reader.reasoning_tokens for reader in self.readers.values())
         )
         if drafted := sum(drafted for _, drafted in self.drafts.values()):

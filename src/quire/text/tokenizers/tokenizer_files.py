@@ -24,18 +24,13 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from quire.checkpoint.json_file import read_json
 from quire.core.errors import CheckpointError
+from quire.text.tokenizers import sentencepiece
 from quire.text.tokenizers.added_tokens import Added, optional_json, read_added
 from quire.text.tokenizers.byte_level import bpe_backend, read_merges
 from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.tokenizers.post_processor import surround
 from quire.text.tokenizers.ranked import FILES as RANKED
 from quire.text.tokenizers.ranked import ranked_backend
-from quire.text.tokenizers.sentencepiece import (
-    Vocabulary,
-    read_vocabulary,
-    sentencepiece_backend,
-    text_normalizer,
-)
 from quire.text.tokenizers.tokenizer_json import read_tokenizer_json
 
 
@@ -60,12 +55,12 @@ def load_files(path: Path) -> HFTokenizer:
         backend = ranked_backend(path, settings, added, templates)
         added.add(backend)
     elif path.suffix == ".model":
-        vocabulary = read_vocabulary(path)
+        vocabulary = sentencepiece.read_vocabulary(path)
         newer = settings.get("legacy") is False
         if newer and settings.get("add_prefix_space") is False:
             vocabulary = replace(vocabulary, add_dummy_prefix=False)
         backend = _sentencepiece(vocabulary, settings, added)
-        normalize = text_normalizer(vocabulary, once=newer)
+        normalize = sentencepiece.text_normalizer(vocabulary, once=newer)
     else:
         backend, table = read_tokenizer_json(path)
         if table is not None and added.missing(backend):
@@ -107,13 +102,13 @@ def _vocab_and_merges(path: Path, settings: dict[str, Any], added: Added) -> tok
 
 
 def _sentencepiece(
-    vocabulary: Vocabulary, settings: dict[str, Any], added: Added
+    vocabulary: sentencepiece.Vocabulary, settings: dict[str, Any], added: Added
 ) -> tokenizers.Tokenizer:
     """Read a .model file; the roles gain the beginning and end that the file names."""
     for role, id_ in (("bos_token", vocabulary.bos_id), ("eos_token", vocabulary.eos_id)):
         if id_ < len(vocabulary.pieces):
             added.roles.setdefault(role, vocabulary.pieces[id_].text)
-    backend = sentencepiece_backend(vocabulary)
+    backend = sentencepiece.sentencepiece_backend(vocabulary)
     added.add(backend)
     _surround(backend, settings, added.roles, starts_with_bos=True)
     return backend
