@@ -144,6 +144,15 @@ def test_other_values_have_no_effect(fields: dict[str, Any], device: Any, why: s
     assert why in notes[0]
 
 
+def test_the_variable_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    notes: list[str] = []
+    assert attention_package(EngineArgs(ops="triton"), "cuda", notes) is None
+    assert not notes
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "FLASHINFER")
+    assert attention_package(EngineArgs(ops="triton"), "cuda", notes) is None
+    assert notes == ["VLLM_ATTENTION_BACKEND=FLASHINFER has no effect: use --attention-backend."]
+
+
 def test_the_bits_are_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("quire.resolve.device.installed", lambda module: True)
     notes: list[str] = []

@@ -109,6 +109,8 @@ def attention_package(
     """
     wanted = args.attention_backend
     if wanted is None:
+        if (other := env.attention_backend()) is not None:
+            notes.append(f"VLLM_ATTENTION_BACKEND={other} has no effect: use --attention-backend.")
         return None
     found = _PACKAGES.get(wanted.upper())
     if found is None or device != "cuda" or args.ops != "triton":

@@ -82,6 +82,11 @@ def layer_partition() -> str | None:
     return os.environ.get("VLLM_PP_LAYER_PARTITION") or None
 
 
+def attention_backend() -> str | None:
+    """Return `VLLM_ATTENTION_BACKEND`, which has no effect, so that a start can say so."""
+    return os.environ.get("VLLM_ATTENTION_BACKEND") or None
+
+
 def profiler_fields() -> dict[str, str]:
     """Return `ProfilerConfig` fields from vLLM's `VLLM_TORCH_PROFILER_DIR` …, unparsed."""
     return {field: os.environ[name] for name, field in _PROFILER.items() if os.environ.get(name)}
