@@ -340,6 +340,28 @@ async def test_row_18_a_connection_in_use_is_not_given_away() -> None:
         await where.assert_unharmed()
 
 
+async def test_idle_connections_are_closed_after_those_of_proxies_and_not_with_a_request(
+    pass_time: Callable[[float], None],
+) -> None:
+    request = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    async with site() as where:
+        client = await where.connect()
+        await client.send(request)
+        await client.answer()
+        pass_time(61.0)
+        await asyncio.sleep(0.05)
+        (connection,) = where.connections
+        client.writer.get_extra_info("socket")._sock.send(request)  # the loop has not seen it
+        connection._close_idle()
+        assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
+        await until(lambda: connection.asks_nothing)
+        pass_time(protocol.KEEP_ALIVE_SECONDS)
+        assert await client.rest() == b""
+        client.close()
+        await until(lambda: not where.connections)
+        await where.assert_unharmed()
+
+
 SPELLINGS = [
     "/v1/models", "//v1/models", "/v1//models", "/v1/%6dodels", "/%76%31/models", "/v1/models/",
     "/health/../v1/models", "/health%2f..%2fv1/models", "/HEALTH", "/metrics", "/ready",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import select
 import sys
 from dataclasses import field
 from http import HTTPStatus
@@ -33,8 +34,10 @@ MAX_HEADER_BYTES = 65536
 """Most bytes of a request's line and headers, including the blank line."""
 LINGER_BYTES = 128 * 2**20
 """Most bytes to read of a refused request; then the connection is closed."""
-KEEP_ALIVE_SECONDS = 5.0
-"""How long a connection stays open without another request."""
+KEEP_ALIVE_SECONDS = 75.0
+"""How long a connection stays open without another request. Clients and proxies that keep theirs
+for 5 s (httpx) to 60 s (nginx, load balancers) then close them first. A request that meets the
+server's close is lost."""
 RECEIVE_SECONDS = 8.0
 """Time for a request's headers. Its body must send `RECEIVE_BYTES` in each such interval."""
 RECEIVE_BYTES = 4096
@@ -238,11 +241,20 @@ class HttpProtocol(asyncio.Protocol):
         if self.transport.is_closing():
             return
         self._stay()
-        self._idle_timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self.transport.close)
+        self._idle_timer = self._loop.call_later(KEEP_ALIVE_SECONDS, self._close_idle)
         self.flow.read(True)
         if self.conn.our_state is h11.DONE and self.conn.their_state is h11.DONE:
             self.conn.start_next_cycle()
             self._handle_events()
+
+    def _close_idle(self) -> None:
+        """Close the connection, unless a request has just come: closing would reset it."""
+        poll = select.poll()
+        poll.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        if poll.poll(0):
+            self._idle_timer = self._loop.call_later(SPARE_SECONDS, self._close_idle)
+        else:
+            self.transport.close()
 
     def _stay(self) -> None:
         """Do not close the connection for want of a request."""
