@@ -50,6 +50,8 @@ TYPES = {
 }  # fmt: skip
 
 OPTIONS = ("num_warps", "num_stages", "enable_fp_fusion", "launch_pdl")
+INTEGERS = ("fill", "group", "heads")
+"""Kernels without multiply-adds. Others must not fuse them: bits would depend on the compiler."""
 ALIGNED = [["tt.divisibility", 16]]
 SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a program may have, by capability."""
@@ -85,6 +87,7 @@ class Compiler:
 
     def launch(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **given: Any) -> None:
         options = {n: given.pop(n) for n in OPTIONS if n in given}
+        assert options.get("enable_fp_fusion") is False or kernel.__name__ in INTEGERS
         values = dict(zip(kernel.arg_names, args, strict=False)) | given
         fixed = {p.name for p in kernel.params if p.is_constexpr}
         signature = {n: "constexpr" if n in fixed else type_of(values[n]) for n in values}

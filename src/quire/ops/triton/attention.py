@@ -91,7 +91,8 @@ def rope_kv_write(
             width=head_dim, rotary=0 if cos_sin is None else cos_sin.shape[1],
             block_size=cache.k.shape[2], q_normed=q_norm is not None, k_normed=k_norm is not None,
             v_normed=v_norm is not None, **stored(cache, head_dim),
-            block=power_of_two(head_dim), num_warps=1, **overlap(qkv.device),
+            block=power_of_two(head_dim), num_warps=1, enable_fp_fusion=False,
+            **overlap(qkv.device),
         )  # fmt: skip
     return out
 
@@ -140,7 +141,7 @@ def rotate(x: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     rotary.hadamard[(rows, heads)](
         x, out, heads, x.stride(0), width=width, bits=_bits(width), block=power_of_two(width),
-        num_warps=1, **overlap(x.device),
+        num_warps=1, enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
 

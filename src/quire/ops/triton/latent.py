@@ -47,7 +47,8 @@ def latent_kv_write(
             q, kv, positions, cos_sin, gain, eps, cache.k, cache.k_scale, cache.k_unit,
             attention.most(cache), slot_mapping, out, q.stride(0), kv.stride(0), heads,
             width=width, rope=rope, latent=columns - rope, kind=attention.stored(cache, 0)["kind"],
-            block=power_of_two(max(width, columns)), num_warps=2, **overlap(q.device),
+            block=power_of_two(max(width, columns)), num_warps=2, enable_fp_fusion=False,
+            **overlap(q.device),
         )  # fmt: skip
     return out
 

@@ -118,6 +118,6 @@ def gated_norm(
         kernels.gated_norm[(rows, -(-columns // width))](
             x, gate, weight, out, width, columns, x.stride(0), gate.stride(0),
             width if own else 0, first, eps, kind=kind, normed=weight is not None,
-            norm_first=norm_first, block=block, num_warps=warps(block),
+            norm_first=norm_first, block=block, num_warps=warps(block), enable_fp_fusion=False,
         )  # fmt: skip
     return out

@@ -80,7 +80,7 @@ def _norm(
             rows, more, *gains, out, total, codes, scales, width, rows.stride(0), more.stride(0),
             out.stride(0) if out.dim() == 2 else width, eps, add=residual is not None,
             coded=coded, block=block, num_warps=warps(block),
-            **overlap(x.device),
+            enable_fp_fusion=False, **overlap(x.device),
         )  # fmt: skip
     if coded and x.dim() == 2:
         setattr(out, _CODES, (codes, scales))
@@ -103,7 +103,7 @@ def codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
     block = power_of_two(width)
     norms.quantize_rows[(len(x),)](
         x, out, scales, width, x.stride(0), block=block, num_warps=warps(block),
-        **overlap(x.device),
+        enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out, scales
 
@@ -130,7 +130,7 @@ def activation(x: Tensor, kind: Activation) -> Tensor:
         elementwise.activation[(len(rows), -(-width // BLOCK))](
             rows, out, width, rows.stride(0),
             kind=UNGATED.get(kind, kind), gated=gated, block=BLOCK,
-            **overlap(x.device),
+            enable_fp_fusion=False, **overlap(x.device),
         )  # fmt: skip
     return out
 
@@ -143,6 +143,7 @@ def argmax(logits: Tensor) -> tuple[TokenIds, FloatRow]:
     if rows:
         block = min(4096, power_of_two(width))
         elementwise.argmax[(rows,)](
-            logits, tokens, peaks, width, logits.stride(0), block=block, num_warps=warps(block)
-        )
+            logits, tokens, peaks, width, logits.stride(0), block=block, num_warps=warps(block),
+            enable_fp_fusion=False,
+        )  # fmt: skip
     return tokens.cpu().numpy(), peaks.cpu().numpy()

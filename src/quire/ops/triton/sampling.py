@@ -94,7 +94,7 @@ def choose(
     ints, floats = given or (places, best)
     kernels.peaks[(count, parts)](
         logits, edited, ints, tops, places, vocab, logits.stride(0), given=given is not None,
-        block=block, num_warps=8, **early,
+        block=block, num_warps=8, enable_fp_fusion=False, **early,
     )  # fmt: skip
     if passes.draws:
         rows = logits, edited, ints, floats, tops
@@ -111,7 +111,8 @@ def choose(
     results = torch.empty((2, count), dtype=torch.float64, device=device)
     kernels.settle[(count,)](
         ints, tops, places, best, drawn, *(kept or (places, places)), results, parts,
-        given=passes.draws, kept=kept is not None, width=width, num_warps=1, **early,
+        given=passes.draws, kept=kept is not None, width=width, num_warps=1,
+        enable_fp_fusion=False, **early,
     )  # fmt: skip
     return results
 
@@ -158,11 +159,13 @@ def _edited(logits: Tensor, numbers: Sequence[int], edits: Sequence[LogitEdits])
     block = min(BLOCK, power_of_two(vocab))
     kernels.mask[(len(edits), -(-vocab // block))](
         logits, *_sent(device, np.array(numbers), words, has_words), out, vocab,
-        logits.stride(0), words.shape[1], block=block,
+        logits.stride(0), words.shape[1], block=block, enable_fp_fusion=False,
     )  # fmt: skip
     if any(len(edit.bias_ids) for edit in edits):
         starts, ids, values = _joined([(edit.bias_ids, edit.bias) for edit in edits])
-        kernels.bias[(len(edits),)](out, *_sent(device, starts, ids, values), vocab, block=256)
+        kernels.bias[(len(edits),)](
+            out, *_sent(device, starts, ids, values), vocab, block=256, enable_fp_fusion=False
+        )
     if any(len(edit.counted) for edit in edits):
         starts, ids, counts = _joined([(edit.counted, edit.counts) for edit in edits])
         factors = [(edit.repetition, edit.frequency, edit.presence) for edit in edits]
@@ -218,7 +221,7 @@ def logprobs(
     ranks = torch.empty(len(rows), dtype=torch.int64, device=device)
     kernels.totals[(len(rows),)](
         logits, numbers, chosen, peaks, sums, own, ranks, vocab, logits.stride(0),
-        block=min(BLOCK, power_of_two(vocab)), num_warps=8,
+        block=min(BLOCK, power_of_two(vocab)), num_warps=8, enable_fp_fusion=False,
     )  # fmt: skip
     log_totals = peaks.double().cpu().numpy() + np.log(sums.cpu().numpy())
     listed = _likeliest(logits, numbers, min(max(counts, default=0), vocab))
