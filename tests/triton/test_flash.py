@@ -97,6 +97,19 @@ def test_the_rest_stays_with_the_kernel(package: Any, monkeypatch: pytest.Monkey
     assert fake.calls == 1
 
 
+def test_long_sequences_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install(monkeypatch, "flash_attn")
+    own: list[Any] = []
+    attend = flash.prompt_attention("flash_attn", CPU, lambda *args: own.append(args) or args[0])
+    meta = metadata([40, 33], [17, 4], 16)
+    cache = filled("float16", meta, 4, 2, 64, torch.float16)
+    q = torch.zeros(21, 4, 64).half()
+    for limit in (73 * 2 * 2 * 64 * 2, 73 * 2 * 2 * 64 * 2 - 1):
+        monkeypatch.setattr(flash, "COPIED_BYTES", limit)
+        attend(q, cache, meta, AttentionRules(0.2))
+    assert (fake.calls, len(own)) == (1, 1)
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_an_engine_on_the_fake_device(
     package: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -32,6 +32,9 @@ WORKSPACE_BYTES = 128 << 20
 """What FlashInfer's documentation recommends."""
 LEAST_ROWS = 16
 """Rows of a sequence that make it a prompt; drafts have fewer."""
+COPIED_BYTES = 1 << 28
+"""Keys and values that are copied for flash-attn at most; the memory's plan has no place for more.
+"""
 WIDTHS = (64, 128, 256)
 """Of heads, for which both packages have kernels."""
 
@@ -50,8 +53,9 @@ def prompt_attention(package: AttentionPackage, device: torch.device, own: Atten
         meta: AttentionMetadata[Tensor],
         rules: AttentionRules[Tensor],
     ) -> Tensor:
-        attend = theirs.attend if takes(q, cache, meta, rules) else own
-        return attend(q, cache, meta, rules)
+        copied = 0 if package == "flashinfer" else keys_bytes(cache, meta)
+        there = copied <= COPIED_BYTES and takes(q, cache, meta, rules)
+        return (theirs.attend if there else own)(q, cache, meta, rules)
 
     return paged_attention
 
@@ -69,6 +73,12 @@ def takes(
     plain = rules.sinks is None and not rules.chunked and (rules.causal or rules.window is None)
     stored = cache.k.dtype == q.dtype and q.dtype in (torch.float16, torch.bfloat16)
     return plain and stored and q.shape[2] in WIDTHS
+
+
+def keys_bytes(cache: KVCache[Tensor], meta: AttentionMetadata[Tensor]) -> int:
+    """Return the bytes of all keys and values of the step's sequences."""
+    token = 2 * cache.k[0, :, 0].numel() * cache.k.itemsize
+    return token * int(meta.seq_lens[: meta.num_seqs].sum())
 
 
 class FlashInfer:
