@@ -51,6 +51,22 @@ async def test_a_client_that_fills_the_queue_keeps_no_other_out() -> None:
         assert (await flood).status_code == 200
 
 
+async def test_a_client_with_all_seats_keeps_no_other_waiting() -> None:
+    async with running(seconds=0.02) as app:
+        body = {"max_tokens": 24, "ignore_eos": True}
+        alone = (await app.complete(**body)).json()["choices"][0]["text"]
+        flood = [asyncio.create_task(app.complete(**body)) for _ in range(2 * SEATS)]
+        await until(lambda: app.engine.num_queued == SEATS)
+        second = httpx.ASGITransport(app.app, client=("10.0.0.2", 1))
+        async with httpx.AsyncClient(transport=second, base_url="http://test") as http:
+            wanted = {"model": "echo", "prompt": "a", "max_tokens": 3, "temperature": 0}
+            answer = await http.post("/v1/completions", json=wanted)
+        assert answer.json()["choices"][0]["text"] == "bcd"
+        assert not any(task.done() for task in flood)
+        texts = {(await task).json()["choices"][0]["text"] for task in flood}
+        assert texts == {alone}
+
+
 async def test_clients_are_counted_until_their_sequences_end() -> None:
     async with running(seconds=0.01) as app:
         left = asyncio.create_task(app.complete(n=3, max_tokens=20))
