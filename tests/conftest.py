@@ -69,10 +69,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def cpu_seconds() -> float:
-    """Return the CPU time of this process and of its descendants, ended or alive."""
+def own_seconds() -> float:
+    """Return the CPU time of this process and of its children that have ended."""
     parts = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    own = sum(part.ru_utime + part.ru_stime for part in parts)
+    return sum(part.ru_utime + part.ru_stime for part in parts)
+
+
+def living_seconds() -> float:
+    """Return the CPU time of this process's living descendants."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -84,7 +88,7 @@ def cpu_seconds() -> float:
     while found := {n for n, parent in parents.items() if parent in family} - family:
         family |= found
     alive = sum(ticks.get(number, 0) for number in family - {os.getpid()})
-    return own + alive / os.sysconf("SC_CLK_TCK")
+    return alive / os.sysconf("SC_CLK_TCK")
 
 
 def report_cpu(config: pytest.Config, seconds: float, name: str) -> None:
@@ -126,16 +130,17 @@ def pytest_collection(session: pytest.Session) -> Iterator[object]:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.getoption("--cpu-report"):
-        report_cpu(session.config, cpu_seconds(), "collection")
+        report_cpu(session.config, own_seconds(), "collection")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     if not item.config.getoption("--cpu-report"):
         return (yield)
-    before = cpu_seconds()
+    before = living_seconds() + own_seconds()  # in this order: /proc takes milliseconds to read
     result = yield
-    report_cpu(item.config, cpu_seconds() - before, item.nodeid)
+    after = own_seconds() + living_seconds()
+    report_cpu(item.config, after - before, item.nodeid)
     return result
 
 
