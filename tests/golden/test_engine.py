@@ -20,7 +20,7 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
 from tests.golden.harness import python_ops_of
-from tests.golden.tiny_models import of_each_kind
+from tests.golden.tiny_models import FEW_KINDS, of_each_kind
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden
 
 
@@ -49,7 +49,7 @@ class Engine:
 
 
 @pytest.mark.matrix(together=1)
-@pytest.mark.parametrize("golden", of_each_kind(), indirect=True)
+@pytest.mark.parametrize("golden", of_each_kind(kinds=FEW_KINDS), indirect=True)
 @pytest.mark.parametrize("block_size", [8, 16, 32])
 def test_chunks_and_prefix_hits(golden: tuple[str, Path, Golden], block_size: int) -> None:
     name, folder, expected = golden
@@ -69,7 +69,7 @@ def test_chunks_and_prefix_hits(golden: tuple[str, Path, Golden], block_size: in
     assert engine.core.scheduler.stats().prefix_cache_hits >= hits + 64
 
 
-@pytest.mark.parametrize("golden", of_each_kind(), indirect=True)
+@pytest.mark.parametrize("golden", of_each_kind(kinds=FEW_KINDS), indirect=True)
 def test_preemption(golden: tuple[str, Path, Golden]) -> None:
     name, folder, expected = golden
     engine = Engine(name, folder, num_gpu_blocks_override=7, max_num_batched_tokens=64)

@@ -19,7 +19,7 @@ from quire.runner.kv_tensors import allocate_kv_caches, in_layer_order
 from quire.runner.model import EagerModel, Model, PlannedModel
 from tests.arrays import numpy_dtype
 from tests.golden.harness import load_decoder, make_metadata
-from tests.golden.tiny_models import MAX_POSITIONS, VOCAB_SIZE, make_tiny
+from tests.golden.tiny_models import KINDS, MAX_POSITIONS, VOCAB_SIZE, make_tiny
 from tests.native import arrays
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
@@ -158,7 +158,13 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "dtype", "kv_dtype", "quantization"), CASES)
+@pytest.mark.parametrize(
+    ("name", "dtype", "kv_dtype", "quantization"),
+    [
+        case if case[0] in {*KINDS, "gemma"} else pytest.param(*case, marks=pytest.mark.slow)
+        for case in CASES
+    ],
+)
 def test_plan_and_eager_have_the_same_bits(
     name: str,
     dtype: torch.dtype,
