@@ -46,11 +46,11 @@ def own_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 TILES = [
-    {"columns": 64}, {"columns": 256}, {"warps": 4}, {"stages": 5}, {"early": -1}, {"early": 4},
-    {"waves": -1}, {"waves": 8}, {"rows": 64}, {"rows": 256},
+    {"columns": 64}, {"columns": 256}, {"warps": 4}, {"stages": 5}, {"early": -1}, {"early": 1},
+    {"waves": -1}, {"rows": 64}, {"rows": 256},
     {"columns": 64, "rows": 64, "waves": -1, "early": 3, "warps": 4, "stages": 2},
 ]  # fmt: skip
-SOON = (0, 6, 10)
+SOON = (0, 6, 9)
 
 
 @pytest.mark.parametrize("form", ["dense", "zeros", "int8"])
@@ -63,12 +63,12 @@ SOON = (0, 6, 10)
 def test_values_of_products_change_no_bit(
     form: str, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "segment", lambda columns, width: 128)
-    ops = TritonOps()
-    weight = rows(200, 300, 8).numpy() if form == "dense" else quantized(form, 200, 300, seed=8)
+    monkeypatch.setattr(linear, "segment", lambda columns, width: 256)
+    ops, differs = TritonOps(), False
+    weight = rows(200, 512, 8).numpy() if form == "dense" else quantized(form, 200, 512, seed=8)
     packed = ops.pack_linear(weight, epilogue="silu_mul")
     for count in (3, 70):
-        x = rows(count, 300, seed=10).half()
+        x = rows(count, 512, seed=10).half()
         own = ops.linear(x, packed)
         _, kind, n, k, group = linear.tuned_shape(device_weight(packed), x.dtype, count)
         entry = TunedTile(kind, n, k, group, (1, 99), TileTuning(**values), 0.0)
@@ -76,8 +76,9 @@ def test_values_of_products_change_no_bit(
         chosen.use(structs.replace(tuning.untuned(CPU), gemm=[entry]))
         used = seen(monkeypatch, "product", lambda x=x: ops.linear(x, packed))
         assert torch.equal(used.result, own)
-        assert used.differs, "the values reach the launch"
+        differs = differs or used.differs
         chosen.use(tuning.untuned(CPU))
+    assert differs, "the values reach a launch"
 
 
 @pytest.mark.parametrize("form", ["dense", "zeros"])
