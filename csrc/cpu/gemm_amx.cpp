@@ -68,6 +68,9 @@ struct Ending {
     sums += some * kBlockRows;
   }
   void finish() { step(kPassRows); }
+  bool holds(const Sum* pass_sums) const {
+    return rows > 0 && sums >= pass_sums && sums < pass_sums + kPassRows * kBlockRows;
+  }
   void follow(int64_t r_, int64_t rows_, int64_t n0_, Sum* sums_) {
     finish();
     r = r_;
@@ -295,6 +298,8 @@ void task(const GemmArgs& args, int64_t index) {
             .ahead = stream ? Fetch{weight + tuned(a.tuning.ahead_bytes, kAhead), kLines} : fetch,
             .next = waits && s0 > 0 && r + kPassRows < part.last ? sums + kPassRows * kBlockRows : nullptr,
             .onto = s0 > 0};
+        // Short panels leave rows of the previous block, and groups write to the sums at once.
+        if (ending.holds(sums)) ending.finish();
         if (!stream) fetch.at += steps * lines * 64;
         multiply_any<T>(a, b * kBlockRows, s0, sums, pass, ending);
         if (ends) ending.follow(r, rows, b * kBlockRows, sums);

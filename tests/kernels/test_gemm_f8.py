@@ -104,6 +104,15 @@ def test_every_count_of_rows(
     assert_rows_are_their_own(linear, x, y, (*range(1, 41), 130), generator)
 
 
+def test_a_block_waits_for_the_results_of_the_one_before(
+    kernels: Kernels, codes: torch.dtype, generator: torch.Generator
+) -> None:
+    """700 columns are panels of 12 steps at most; one thread has several blocks per task."""
+    linear = pack_float8(kernels, pool_of(1), draw_weight(generator, codes, 512, 700, 128))
+    x = draw_x(generator, 64, 700).bfloat16()
+    assert torch.equal(linear.forward(x), torch.cat([linear.forward(x[:32]), linear.forward(x[32:])]))
+
+
 def test_threads_and_order_do_not_matter(
     kernels: Kernels, codes: torch.dtype, generator: torch.Generator
 ) -> None:
