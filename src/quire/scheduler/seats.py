@@ -122,12 +122,16 @@ class Seats:
     def _advance(self, first: Request, victims: Sequence[Request]) -> None:
         """Put `first` before the queue, and before `victims`, which return to it.
 
-        Its place is before all requests of the client with the most seats. Later ones come behind
-        it then, not before it.
+        Its place is before all requests of its priority of the client with the most seats. Later
+        ones come behind it then, not before it.
         """
         seats = self._seats()
         client = max(seats, key=lambda name: seats[name])
-        others = [each for each in self._running.requests if each.options.client == client]
+        others = [
+            each
+            for each in self._running.requests
+            if each.options.client == client and each.order[0] == first.order[0]
+        ]
         before = min(each.order for each in (self._waiting.peek(), *victims, *others))
         self._jumped.add(first)
         if first.order >= before:

@@ -89,6 +89,21 @@ def test_nobody_leaves_for_a_lower_priority() -> None:
     assert "a3" not in s.running.request_ids
 
 
+def test_a_request_that_goes_first_keeps_its_priority() -> None:
+    s = make(seqs=8, policy="priority")
+    for number in range(4):
+        s.add(request(f"a{number}", 8, client="a", priority=0, max_tokens=100))
+    step(s)
+    s.add(request("b0", 8, client="b", priority=5, max_tokens=100))
+    step(s)
+    assert s.requests["b0"].order[0] == 5
+    for number in range(4):
+        s.add(request(f"c{number}", 8, client="c", priority=1, max_tokens=100))
+    step(s)
+    step(s)
+    assert holders(s) == {"a": 4, "c": 4}
+
+
 def test_blocks_are_made_free_too_or_nobody_leaves() -> None:
     s = make(num_blocks=16, seqs=8, budget=300)
     for name in "pqrs":  # other tokens each: no block is shared
