@@ -102,6 +102,18 @@ def test_few_rows_are_not_compiled() -> None:
     assert backend.graphs == 0
 
 
+def test_a_missing_backend_leaves_the_plain_ops(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise ImportError("no module of inductor")
+
+    monkeypatch.setattr(torch, "compile", missing)
+    norm, x, gain = Compiler("inductor").ops()["rms_norm"], noise(LEAST_ROWS, 48), noise(48)
+    assert torch.equal(norm(x, gain, 1e-6), reference.rms_norm(x, gain, 1e-6))
+    assert "no module of inductor" in caplog.text
+
+
 def test_a_failure_leaves_the_plain_ops(caplog: pytest.LogCaptureFixture) -> None:
     backend = Backend(fails=True)
     ops = Compiler(backend).ops()
@@ -114,6 +126,7 @@ def test_a_failure_leaves_the_plain_ops(caplog: pytest.LogCaptureFixture) -> Non
     assert "no compiler" in caplog.text
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method`:DeprecationWarning")  # inductor's own
 @pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_an_engine_compiles_at_its_first_prompt(
     backend: str, tmp_path: Path, caplog: pytest.LogCaptureFixture

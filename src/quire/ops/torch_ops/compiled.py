@@ -79,7 +79,7 @@ class Compiler:
                 begin = time.perf_counter()
                 compiled = torch.compile(whole, backend=self._backend, dynamic=True)
                 result = compiled(x, *args, **named)
-            except torch._dynamo.exc.TorchDynamoException as error:
+            except (torch._dynamo.exc.TorchDynamoException, ImportError) as error:
                 self._works = False
                 reason = " ".join(str(error).split("\n")[:2])[:300]
                 logger.warning(
