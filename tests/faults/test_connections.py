@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import httpx
@@ -21,6 +21,7 @@ from tests.faults.requests import assert_no_secret
 from tests.unit.server.fake_engine import Running, running
 
 PATIENCE = 120.0
+Passing = Callable[[float], Awaitable[None]]
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
 
@@ -110,14 +111,17 @@ async def until(condition: object) -> None:
 
 
 @pytest.fixture
-async def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Let so many seconds pass at once, by the event loop's clock."""
+async def pass_time(monkeypatch: pytest.MonkeyPatch) -> Passing:
+    """Let so many seconds pass in no time, by the event loop's clock."""
     loop = asyncio.get_running_loop()
     clock, passed = loop.time, 0.0
 
-    def more(seconds: float) -> None:
+    async def more(seconds: float) -> None:
         nonlocal passed
-        passed += seconds
+        for _ in range(2 * protocol.TICKS):
+            passed += seconds / (2 * protocol.TICKS)
+            for _ in range(3):
+                await asyncio.sleep(0)
 
     monkeypatch.setattr(loop, "time", lambda: clock() + passed)
     return more
@@ -197,7 +201,7 @@ async def test_an_empty_line_before_a_request() -> None:
 
 
 async def test_an_empty_line_alone_keeps_no_connection(
-    pass_time: Callable[[float], None],
+    pass_time: Passing,
 ) -> None:
     async with site() as where:
         client = await where.connect()
@@ -206,7 +210,7 @@ async def test_an_empty_line_alone_keeps_no_connection(
         size = sum(each._num_received for each in where.connections)
         await client.send(b"\r\n")
         await where.received(size + 2)
-        pass_time(protocol.RECEIVE_SECONDS)
+        await pass_time(protocol.RECEIVE_SECONDS)
         await client.rest()
         client.close()
         await until(lambda: not where.connections)
@@ -254,16 +258,16 @@ async def test_a_body_of_two_lengths_is_refused() -> None:
     ],
     ids=["nothing", "headers", "body", "chunks", "the second request"],
 )
-async def test_row_17_slowloris(sent: bytes, pass_time: Callable[[float], None]) -> None:
+async def test_row_17_slowloris(sent: bytes, pass_time: Passing) -> None:
     async with site() as where:
         client = await where.connect()
         await client.send(sent)
         await where.received(len(sent))
         for count in range(1, 8 if sent else 0):
-            pass_time(1.0)
+            await pass_time(1.0)
             await client.send(b"a")
             await where.received(len(sent) + count)
-        pass_time(protocol.RECEIVE_SECONDS)
+        await pass_time(protocol.RECEIVE_SECONDS)
         answer = await client.rest()
         assert b"200 OK" in answer or b" 408 " in answer or not answer
         assert_no_secret(answer.decode())
@@ -272,14 +276,16 @@ async def test_row_17_slowloris(sent: bytes, pass_time: Callable[[float], None])
         await where.assert_unharmed()
 
 
-async def test_row_17_is_told_in_the_shape_of_the_api(pass_time: Callable[[float], None]) -> None:
+async def test_row_17_is_told_in_the_shape_of_the_api(
+    pass_time: Passing,
+) -> None:
     async with site() as where:
         client = await where.connect()
         head = HEAD.replace(b"/v1/completions", b"/v1/messages")
         request = head + b"Content-Length: 1000\r\n\r\n{"
         await client.send(request)
         await where.received(len(request))
-        pass_time(protocol.RECEIVE_SECONDS)
+        await pass_time(protocol.RECEIVE_SECONDS)
         answer = await client.rest()
         client.close()
         assert answer.startswith(b"HTTP/1.1 408 ")
@@ -287,7 +293,7 @@ async def test_row_17_is_told_in_the_shape_of_the_api(pass_time: Callable[[float
 
 
 async def test_row_17_a_long_body_that_comes_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, pass_time: Callable[[float], None]
+    monkeypatch: pytest.MonkeyPatch, pass_time: Passing
 ) -> None:
     monkeypatch.setattr(protocol, "RECEIVE_BYTES", 1)
     async with site() as where:
@@ -297,20 +303,42 @@ async def test_row_17_a_long_body_that_comes_is_waited_for(
         await client.send(head)
         for count, byte in enumerate(body):
             await where.received(len(head) + count)
-            pass_time(protocol.RECEIVE_SECONDS / 2)
+            await pass_time(protocol.RECEIVE_SECONDS / 2)
             await client.send(bytes([byte]))
         assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
         client.close()
         await where.assert_unharmed()
 
 
-async def test_row_17_an_answer_may_take_its_time(pass_time: Callable[[float], None]) -> None:
+async def test_clients_of_a_server_that_was_stopped_itself_have_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SIGSTOP, or a suspended machine: all timers are due at once, before clients go on."""
+    loop = asyncio.get_running_loop()
+    clock = loop.time
+    raw = json.dumps({"model": "echo", "prompt": "a", "max_tokens": 3}).encode()
+    async with site() as where:
+        client = await where.connect()
+        await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw))
+        await until(lambda: [each for each in where.connections if each._exchange is not None])
+        monkeypatch.setattr(loop, "time", lambda: clock() + 3600.0)
+        await asyncio.sleep(0.05)
+        await client.send(raw)
+        assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
+        client.close()
+        await until(lambda: not where.connections)
+        await where.assert_unharmed()
+
+
+async def test_row_17_an_answer_may_take_its_time(
+    pass_time: Passing,
+) -> None:
     async with site(seconds=0.03) as where, httpx.AsyncClient(timeout=PATIENCE) as client:
         body = {"model": "echo", "prompt": "a", "max_tokens": 20}
         url = f"http://127.0.0.1:{where.port}/v1/completions"
         answer = asyncio.create_task(client.post(url, json=body))
         await until(lambda: where.app.engine.num_unfinished > 0)
-        pass_time(2 * protocol.RECEIVE_SECONDS)
+        await pass_time(2 * protocol.RECEIVE_SECONDS)
         assert (await answer).status_code == 200
 
 
@@ -341,21 +369,21 @@ async def test_row_18_a_connection_in_use_is_not_given_away() -> None:
 
 
 async def test_idle_connections_are_closed_after_those_of_proxies_and_not_with_a_request(
-    pass_time: Callable[[float], None],
+    pass_time: Passing,
 ) -> None:
     request = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
     async with site() as where:
         client = await where.connect()
         await client.send(request)
         await client.answer()
-        pass_time(61.0)
+        await pass_time(61.0)
         await asyncio.sleep(0.05)
         (connection,) = where.connections
         client.writer.get_extra_info("socket")._sock.send(request)  # the loop has not seen it
         connection._close_idle()
         assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
         await until(lambda: connection.asks_nothing)
-        pass_time(protocol.KEEP_ALIVE_SECONDS)
+        await pass_time(protocol.KEEP_ALIVE_SECONDS)
         assert await client.rest() == b""
         client.close()
         await until(lambda: not where.connections)

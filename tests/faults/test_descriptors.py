@@ -9,7 +9,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
 
@@ -19,7 +19,7 @@ from quire.server.http import acceptor, protocol
 from quire.server.http.acceptor import Acceptor
 from quire.server.http.protocol import MAX_SPARES
 from quire.server.http.protocol import Site as HttpSite
-from tests.faults.test_connections import HEAD, Client, pass_time, site, until  # noqa: F401
+from tests.faults.test_connections import HEAD, Client, Passing, pass_time, site, until  # noqa: F401
 
 STREAM = {"model": "echo", "prompt": "{", "ignore_eos": True, "stream": True, "max_tokens": 400}
 
@@ -146,7 +146,7 @@ class Refusing(socket.socket):
 async def test_attempts_to_accept_are_few_when_nothing_helps(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    pass_time: Callable[[float], None],  # noqa: F811
+    pass_time: Passing,  # noqa: F811
 ) -> None:
     monkeypatch.setattr(acceptor, "PAUSE_SECONDS", 3600.0)
     monkeypatch.setattr(acceptor, "LOG_SECONDS", 1e6)
@@ -160,7 +160,7 @@ async def test_attempts_to_accept_are_few_when_nothing_helps(
         for _ in range(20):
             await asyncio.sleep(0)
         assert listener.num_attempts == num_attempts
-        pass_time(3600.0)
+        await pass_time(3600.0)
     client.close()
     accepts.close()
     assert len(caplog.records) == 1  # for two attempts

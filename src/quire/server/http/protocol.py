@@ -43,6 +43,9 @@ RECEIVE_SECONDS = 8.0
 RECEIVE_BYTES = 4096
 WRITE_SECONDS = 60.0
 """A client with unread data must read something in each such interval."""
+TICKS = 4
+"""Timers in each of these intervals. A server that was stopped itself, or whose machine was, has
+missed only one, so that clients get some time after it."""
 MAX_SPARES = 8
 """Maximum connections beyond the limit. Each may ask for the server's health, nothing else."""
 SPARE_SECONDS = 1.0
@@ -262,15 +265,15 @@ class HttpProtocol(asyncio.Protocol):
             self._idle_timer.cancel()
             self._idle_timer = None
 
-    def _expect_request(self) -> None:
+    def _expect_request(self, received: int | None = None, ticks: int = TICKS) -> None:
+        seconds = SPARE_SECONDS if self._is_spare else RECEIVE_SECONDS
+        received = self._num_received if received is None else received
         self._receive_timer = self._loop.call_later(
-            SPARE_SECONDS if self._is_spare else RECEIVE_SECONDS,
-            self._check_request,
-            self._num_received,
+            seconds / TICKS, self._check_request, received, ticks - 1
         )
 
-    def _check_request(self, received: int) -> None:
-        """Check the progress of the request that the timer was set for."""
+    def _check_request(self, received: int, ticks: int) -> None:
+        """Check the progress of the request that the timer was set for; `ticks` are left."""
         self._receive_timer = None
         if self.transport.is_closing():
             return
@@ -282,22 +285,27 @@ class HttpProtocol(asyncio.Protocol):
             return  # it is complete
         elif self._num_requests and not self.conn.trailing_data[0]:
             return  # the idle timer waits for the next
-        if self._is_spare:
+        if ticks:
+            self._expect_request(received, ticks)
+        elif self._is_spare:
             self._refuse_spare()
             self.transport.close()
-            return
-        self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not come in time.")
+        else:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, "The request did not come in time.")
 
-    def _expect_reading(self) -> None:
+    def _expect_reading(self, unsent: int | None = None, ticks: int = TICKS) -> None:
+        unsent = self.transport.get_write_buffer_size() if unsent is None else unsent
         self._write_timer = self._loop.call_later(
-            WRITE_SECONDS, self._check_reading, self.transport.get_write_buffer_size()
+            WRITE_SECONDS / TICKS, self._check_reading, unsent, ticks - 1
         )
 
-    def _check_reading(self, unsent: int) -> None:
-        if self.transport.get_write_buffer_size() >= unsent:
-            self.transport.abort()
-        else:
+    def _check_reading(self, unsent: int, ticks: int) -> None:
+        if self.transport.get_write_buffer_size() < unsent:
             self._expect_reading()
+        elif ticks:
+            self._expect_reading(unsent, ticks)
+        else:
+            self.transport.abort()
 
     def _refuse_spare(self) -> None:
         self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "The server has no connection left.")
