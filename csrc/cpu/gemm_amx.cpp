@@ -91,7 +91,7 @@ struct Ending {
 // A pass: up to 32 rows of x meet a panel of W.
 struct Pass {
   int64_t rows;
-  bool streams_x;  // W is read again and again and stays in the L1 cache; x passes by
+  bool streams_x;  // W is read again and again and stays in the L1 cache; x passes by. Else W does
   Rows upper, lower;
   const uint8_t* weight;
   int64_t steps;
@@ -125,21 +125,13 @@ void multiply(typename T::Sum* sums, Pass p, Ending<T>& before) {
     if (kStreamsX && next != nullptr) {
       for (int64_t i = 0; i < kSumLines; ++i, next += 64) __builtin_prefetch(next, 1, 3);
     }
-    if constexpr (kStreamsX) {
-      QUIRE_TILE_STREAM(4, p.upper.step(s), p.upper.row_stride);
-    } else {
-      QUIRE_TILE_LOAD(4, p.upper.step(s), p.upper.row_stride);
-    }
-    QUIRE_TILE_LOAD(6, p.weight, 64);
+    QUIRE_TILE_READ(kStreamsX, 4, p.upper.step(s), p.upper.row_stride)
+    QUIRE_TILE_READ(!kStreamsX, 6, p.weight, 64)
     QUIRE_DOT(T, 0, 4, 6)
-    QUIRE_TILE_LOAD(7, p.weight + kTileBytes, 64);
+    QUIRE_TILE_READ(!kStreamsX, 7, p.weight + kTileBytes, 64)
     QUIRE_DOT(T, 1, 4, 7)
     if constexpr (kTwo) {
-      if constexpr (kStreamsX) {
-        QUIRE_TILE_STREAM(5, p.lower.step(s), p.lower.row_stride);
-      } else {
-        QUIRE_TILE_LOAD(5, p.lower.step(s), p.lower.row_stride);
-      }
+      QUIRE_TILE_READ(kStreamsX, 5, p.lower.step(s), p.lower.row_stride)
       QUIRE_DOT(T, 2, 5, 6)
       QUIRE_DOT(T, 3, 5, 7)
     }

@@ -38,5 +38,11 @@ inline void configure(const TileConfig& config) {
     __asm__ volatile("" : : : "memory");   \
     _tile_stream_loadd(t, base, stride);   \
   } while (0)
+#define QUIRE_TILE_READ(once, t, base, stride) \
+  if constexpr (once) {                        \
+    QUIRE_TILE_STREAM(t, base, stride);        \
+  } else {                                     \
+    QUIRE_TILE_LOAD(t, base, stride);          \
+  }
 
 #endif
