@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from heapq import nsmallest
 from typing import Protocol
 
 from quire.core.batch import Column
 from quire.core.request import Request
 from quire.kv.manager import KVCacheManager
 from quire.scheduler.loading import Loading
-from quire.scheduler.queue import REACH, WaitingQueue
+from quire.scheduler.queue import REACH, WaitingQueue, order_of
 from quire.scheduler.running import Admitted, RunningBatch
 
 FACTOR = 2
 """A client yields to another while it holds this many times the seats that the other would have
 then. With 1, two clients whose answers differ in length would preempt each other all the time."""
+TRIED = 8
+"""Clients whose next requests are tried in a step: one that does not fit keeps out no other."""
 
 
 class Room(Protocol):
@@ -54,46 +57,48 @@ class Seats:
         self._is_fair = is_fair
         self._jumped = set[Request]()
         self._known: tuple[int, int] | None = None
-        self._owed: Request | None = None
+        self._owed: list[Request] = []
 
-    def owed(self) -> Request | None:
-        """Return the next request of the waiting client with the fewest seats, if owed one."""
+    def owed(self) -> list[Request]:
+        """Return the next request of each client that is owed a seat, the fewest seats first.
+
+        At most `TRIED`.
+        """
         if not self._is_fair or not self._waiting:
-            return None
+            return []
         version = self._running.version, self._waiting.version
         if version != self._known:
             self._known, self._owed = version, self._find()
         return self._owed
 
-    def _find(self) -> Request | None:
+    def _find(self) -> list[Request]:
         seats = self._seats()
         most = max(seats.values(), default=0)
         client = min(self._waiting.clients, key=lambda name: seats[name])
         if len(self._jumped) >= REACH or not _yields(most, seats[client]):
-            return None
+            return []
         priority = self._waiting.peek().order[0]
-        candidates = [
-            request
-            for request in self._waiting.requests()
-            if request.order[0] == priority and _yields(most, seats[request.options.client])
-        ]
-        return min(
-            candidates, key=lambda each: (seats[each.options.client], each.order), default=None
+        firsts: dict[str, Request] = {}
+        for request in self._waiting.requests():
+            client = request.options.client
+            if request.order[0] == priority and _yields(most, seats[client]):
+                known = firsts.setdefault(client, request)
+                firsts[client] = min(known, request, key=order_of)
+        return nsmallest(
+            TRIED, firsts.values(), key=lambda each: (seats[each.options.client], each.order)
         )
 
     def share(self, room: Room) -> list[Request]:
-        """Let the request go first that is owed a seat; return whom to preempt for it."""
-        if (first := self.owed()) is None:
-            return []
-        victims = self._victims(first, room.reserved().tolist())
-        if victims is None:
-            return []
-        if not room.fits_beside(
-            first, [each for each in self._running.requests if each not in victims]
-        ):
-            return []
-        self._advance(first, victims)
-        return victims
+        """Let the request go first that is owed a seat and fits; return whom to preempt for it."""
+        for first in self.owed():
+            victims = self._victims(first, room.reserved().tolist())
+            if victims is None:
+                continue
+            left = [each for each in self._running.requests if each not in victims]
+            if room.fits_beside(first, left):
+                self._advance(first, victims)
+                return victims
+        return []
 
     def _victims(self, first: Request, reserved: Sequence[int]) -> list[Request] | None:
         """Return the running requests to preempt for `first`; None if that would not be fair."""

@@ -75,7 +75,7 @@ class SchedulerState:
         full = len(self.running) >= self.config.max_num_seqs
         waiting = self.num_waiting > 0
         if waiting and full and self.config.policy != "priority":
-            waiting = self.seats.owed() is not None
+            waiting = bool(self.seats.owed())
         return waiting or bool(len(self.loading))
 
     def has_ready(self) -> bool:

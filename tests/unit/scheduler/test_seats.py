@@ -116,6 +116,8 @@ def test_blocks_are_made_free_too_or_nobody_leaves() -> None:
     before = s.stats().num_preemptions
     step(s)
     assert s.stats().num_preemptions == before
+    s.add(request("d", 8, client="d", max_tokens=4))
+    assert "d" in step(s)[0]  # "c" keeps out nobody
 
 
 def test_the_longest_prefix_decides_where_it_is_asked_to() -> None:
@@ -125,7 +127,7 @@ def test_the_longest_prefix_decides_where_it_is_asked_to() -> None:
     assert holders(s) == {"a": 8}
 
 
-def test_an_adapter_that_is_one_too_many_makes_nobody_leave() -> None:
+def test_an_adapter_that_is_one_too_many_keeps_out_no_other_client() -> None:
     limits = SchedulerConfig(1000, 4, 64, max_loras=1)
     s = Scheduler(limits, CacheConfig(BLOCK, 64))
     for number in range(4):
@@ -135,7 +137,6 @@ def test_an_adapter_that_is_one_too_many_makes_nobody_leave() -> None:
     step(s)
     assert holders(s) == {"a": 4}
     s.add(adapted("c0", 1, client="c"))
-    s.abort(["b0"])
     step(s)
     assert holders(s) == {"a": 3, "c": 1}
 
