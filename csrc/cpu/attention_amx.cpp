@@ -39,19 +39,16 @@ void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* 
   const int step = first / 2, end = (last + 1) / 2;
   KeyRows k[kKeyTiles];
   for (int tile = first; tile < last; ++tile) k[tile] = key_rows(keys, tile, w.k[tile]);
-  for (int i = step; i < end; ++i) pack_values(w, keys, i, w.v[i - step], ahead);
   for (int slab = 0; slab < w.slabs; slab += 2) {
     const int slabs = slab + 1 < w.slabs ? 2 : 1;
-    score_tiles<T>(w, k, slab, slabs, first, last, ahead);
+    score_tiles<T>(w, k, slab, slabs, first, last);
     for (int s = slab; s < slab + slabs; ++s) {
-      weigh_tile<kSide>(a, w, s, keys, scales, start, state, step, end, ahead);
-    }
-    if (slabs == 2) {
-      add_values<2>(w, state, slab, step, end, w.v, ahead);
-    } else {
-      add_values<1>(w, state, slab, step, end, w.v, ahead);
+      weigh_tile<kSide>(a, w, s, keys, scales, start, state, step, end);
     }
   }
+  int d = 0;
+  for (; d + 2 <= w.dim_steps; d += 2) add_columns<2>(w, state, keys, d, step, end, ahead);
+  if (d < w.dim_steps) add_columns<1>(w, state, keys, d, step, end, ahead);
   state.empty = false;
 }
 
@@ -75,10 +72,10 @@ void attend_few(const AttentionArgs& a, Work& w, Keys<T> keys, const Scales* sca
   for (int head = 0; head < w.slabs; ++head) {
     const Scales* const own = scales == nullptr ? nullptr : scales + head;
     switch (w.lanes) {
-      case 1: weigh_tile<1>(a, w, head, keys, own, start, state, step, end, ahead); break;
-      case 2: weigh_tile<2>(a, w, head, keys, own, start, state, step, end, ahead); break;
-      case 4: weigh_tile<4>(a, w, head, keys, own, start, state, step, end, ahead); break;
-      default: weigh_tile<8>(a, w, head, keys, own, start, state, step, end, ahead);
+      case 1: weigh_tile<1>(a, w, head, keys, own, start, state, step, end); break;
+      case 2: weigh_tile<2>(a, w, head, keys, own, start, state, step, end); break;
+      case 4: weigh_tile<4>(a, w, head, keys, own, start, state, step, end); break;
+      default: weigh_tile<8>(a, w, head, keys, own, start, state, step, end);
     }
   }
   configure_few_values(w);

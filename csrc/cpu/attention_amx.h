@@ -46,7 +46,7 @@ struct Work {
   alignas(64) float scores[kSlabs][kAttentionKeys * kSide];
   alignas(64) int32_t lower[kSlabs][kAttentionKeys * kSide];  // products with lower bytes
   alignas(64) uint32_t weights[kSlabs][kKeySteps][kCells];    // rows down, pairs of keys across
-  alignas(64) uint32_t v[kKeySteps][kDimTiles][kCells];       // pairs of keys down, columns across
+  alignas(64) uint32_t v[kKeySteps][4][kCells];  // pairs of keys down, 64 columns across
   alignas(64) uint8_t k[kKeyTiles][kSide * kAttentionHeadDim * 2];  // keys that are not read in place
 
   bool few() const { return lanes < kSide; }

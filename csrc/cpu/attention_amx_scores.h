@@ -114,13 +114,12 @@ inline KeyRows key_rows(const Keys<T>& keys, int tile, uint8_t* room) {
 
 // Scores of KeyTiles x Slabs tiles (1 or 2 each).
 template <int KeyTiles, int Slabs>
-QUIRE_ONCE inline void score_floats(Work& w, const KeyRows* k, int slab, int tile, Ahead& ahead) {
+QUIRE_ONCE inline void score_floats(Work& w, const KeyRows* k, int slab, int tile) {
   _tile_zero(0);
   if constexpr (KeyTiles == 2) _tile_zero(1);
   if constexpr (Slabs == 2) _tile_zero(2);
   if constexpr (KeyTiles == 2 && Slabs == 2) _tile_zero(3);
   for (int step = 0; step < w.dim_steps; ++step) {
-    ahead.fetch(kLines);
     QUIRE_TILE_LOAD(4, k[0].at + 64 * step, k[0].stride);
     QUIRE_TILE_LOAD(6, w.q[slab][step], 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -134,16 +133,17 @@ QUIRE_ONCE inline void score_floats(Work& w, const KeyRows* k, int slab, int til
       if constexpr (KeyTiles == 2) _tile_dpbf16ps(3, 5, 7);
     }
   }
-  float *const s = w.scores[slab] + tile * kCells, *const below = w.scores[slab + Slabs - 1] + tile * kCells;
+  float* const s = w.scores[0] + tile * kCells;
+  float* const below = w.scores[1] + tile * kCells;
   _tile_stored(0, s, 64);
   if constexpr (KeyTiles == 2) _tile_stored(1, s + kCells, 64);
   if constexpr (Slabs == 2) _tile_stored(2, below, 64);
   if constexpr (KeyTiles == 2 && Slabs == 2) _tile_stored(3, below + kCells, 64);
 }
 
-// The same with int8 keys, for one slab.
+// The same with int8 keys, for one slab, whose scores go to `to`.
 template <int KeyTiles>
-QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int tile, Ahead& ahead) {
+QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int to, int tile) {
   _tile_zero(0);
   _tile_zero(1);
   if constexpr (KeyTiles == 2) {
@@ -151,7 +151,6 @@ QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int t
     _tile_zero(3);
   }
   for (int step = 0; step < w.dim_steps; step += 2) {
-    ahead.fetch(kLines);
     QUIRE_TILE_LOAD(4, k[0].at + 32 * step, k[0].stride);
     QUIRE_TILE_LOAD(6, w.q[slab][step], 64);
     _tile_dpbssd(0, 4, 6);
@@ -163,8 +162,8 @@ QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int t
       _tile_dpbsud(3, 5, 7);
     }
   }
-  float* const upper = w.scores[slab] + tile * kCells;
-  int32_t* const lower = w.lower[slab] + tile * kCells;
+  float* const upper = w.scores[to] + tile * kCells;
+  int32_t* const lower = w.lower[to] + tile * kCells;
   _tile_stored(0, upper, 64);
   _tile_stored(1, lower, 64);
   if constexpr (KeyTiles == 2) {
@@ -173,22 +172,22 @@ QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int t
   }
 }
 
-// Scores of the tiles of keys [first, last) and one or two slabs.
+// Scores of the tiles of keys [first, last) and `slabs` slabs, one or two, from `slab` on.
 template <class T>
-void score_tiles(Work& w, const KeyRows* k, int slab, int slabs, int first, int last, Ahead& ahead) {
+void score_tiles(Work& w, const KeyRows* k, int slab, int slabs, int first, int last) {
   for (int tile = first; tile < last; tile += 2) {
     const bool two = tile + 1 < last;
     if constexpr (kWholeNumbers<T>) {
-      for (int s = slab; s < slab + slabs; ++s) {
-        if (two) score_integers<2>(w, k + tile, s, tile, ahead);
-        if (!two) score_integers<1>(w, k + tile, s, tile, ahead);
+      for (int i = 0; i < slabs; ++i) {
+        if (two) score_integers<2>(w, k + tile, slab + i, i, tile);
+        if (!two) score_integers<1>(w, k + tile, slab + i, i, tile);
       }
     } else if (slabs == 2) {
-      if (two) score_floats<2, 2>(w, k + tile, slab, tile, ahead);
-      if (!two) score_floats<1, 2>(w, k + tile, slab, tile, ahead);
+      if (two) score_floats<2, 2>(w, k + tile, slab, tile);
+      if (!two) score_floats<1, 2>(w, k + tile, slab, tile);
     } else {
-      if (two) score_floats<2, 1>(w, k + tile, slab, tile, ahead);
-      if (!two) score_floats<1, 1>(w, k + tile, slab, tile, ahead);
+      if (two) score_floats<2, 1>(w, k + tile, slab, tile);
+      if (!two) score_floats<1, 1>(w, k + tile, slab, tile);
     }
   }
 }

@@ -46,61 +46,65 @@ inline void each_pair(const Keys<T>& keys, int step, const Put& put) {
   }
 }
 
-// Interleaves the values of a step.
-template <class T>
-QUIRE_ONCE void pack_values(const Work& w, const Keys<T>& keys, int step, uint32_t (*v)[kCells],
-                            Ahead& ahead) {
-  each_pair(keys, step, [&](int i, const T* even, const T* odd) {
-    ahead.fetch(kLines);
-    int d = 0;
-    for (; d + 2 <= w.dim_steps; d += 2) {
-      interleave<2>(even + 32 * d, odd + 32 * d, v[2 * d] + kSide * i);
-    }
-    if (d < w.dim_steps) interleave<1>(even + 32 * d, odd + 32 * d, v[2 * d] + kSide * i);
-  });
+// Interleaves the values of steps [step, end) in Columns x 32 columns, from step d of columns on.
+template <int Columns, class T>
+QUIRE_ONCE void pack_values(Work& w, const Keys<T>& keys, int step, int end, int d, Ahead& ahead) {
+  for (int i = step; i < end; ++i) {
+    each_pair(keys, i, [&](int n, const T* even, const T* odd) {
+      ahead.fetch(kLines);
+      interleave<Columns>(even + 32 * d, odd + 32 * d, w.v[i][0] + kSide * n);
+    });
+  }
 }
 
+// Adds them to the sums of one or two slabs; 32 columns at a time, `c` is their place in w.v.
 template <int Slabs>
-QUIRE_ONCE inline void add_values(Work& w, State& state, int slab, int step, int end,
-                                  const uint32_t (*v)[kDimTiles][kCells], Ahead& ahead) {
-  for (int d = 0; d < w.dim_tiles; d += 2) {
-    float* acc = state.acc[slab][d];
-    float* below = state.acc[slab + Slabs - 1][d];
-    if (state.empty) {
-      _tile_zero(0);
-      _tile_zero(1);
-      if constexpr (Slabs == 2) {
-        _tile_zero(2);
-        _tile_zero(3);
-      }
-    } else {
-      QUIRE_TILE_LOAD(0, acc, 64);
-      QUIRE_TILE_LOAD(1, acc + kCells, 64);
-      if constexpr (Slabs == 2) {
-        QUIRE_TILE_LOAD(2, below, 64);
-        QUIRE_TILE_LOAD(3, below + kCells, 64);
-      }
-    }
-    for (int i = step; i < end; ++i) {
-      ahead.fetch(kLines);
-      ahead.fetch(kLines);
-      QUIRE_TILE_LOAD(4, w.weights[slab][i], 64);
-      QUIRE_TILE_LOAD(6, v[i - step][d], 64);
-      QUIRE_TILE_LOAD(7, v[i - step][d + 1], 64);
-      _tile_dpbf16ps(0, 4, 6);
-      _tile_dpbf16ps(1, 4, 7);
-      if constexpr (Slabs == 2) {
-        QUIRE_TILE_LOAD(5, w.weights[slab + 1][i], 64);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-      }
-    }
-    _tile_stored(0, acc, 64);
-    _tile_stored(1, acc + kCells, 64);
+QUIRE_ONCE inline void add_values(Work& w, State& state, int slab, int d, int c, int step, int end) {
+  float* const acc = state.acc[slab][2 * d];
+  float* const below = state.acc[slab + Slabs - 1][2 * d];
+  if (state.empty) {
+    _tile_zero(0);
+    _tile_zero(1);
     if constexpr (Slabs == 2) {
-      _tile_stored(2, below, 64);
-      _tile_stored(3, below + kCells, 64);
+      _tile_zero(2);
+      _tile_zero(3);
     }
+  } else {
+    QUIRE_TILE_LOAD(0, acc, 64);
+    QUIRE_TILE_LOAD(1, acc + kCells, 64);
+    if constexpr (Slabs == 2) {
+      QUIRE_TILE_LOAD(2, below, 64);
+      QUIRE_TILE_LOAD(3, below + kCells, 64);
+    }
+  }
+  for (int i = step; i < end; ++i) {
+    QUIRE_TILE_LOAD(4, w.weights[slab][i], 64);
+    QUIRE_TILE_LOAD(6, w.v[i][2 * c], 64);
+    _tile_dpbf16ps(0, 4, 6);
+    QUIRE_TILE_LOAD(7, w.v[i][2 * c + 1], 64);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (Slabs == 2) {
+      QUIRE_TILE_LOAD(5, w.weights[slab + 1][i], 64);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, acc, 64);
+  _tile_stored(1, acc + kCells, 64);
+  if constexpr (Slabs == 2) {
+    _tile_stored(2, below, 64);
+    _tile_stored(3, below + kCells, 64);
+  }
+}
+
+// The values of Columns x 32 columns for all slabs: so many stay in the L1 cache.
+template <int Columns, class T>
+void add_columns(Work& w, State& state, const Keys<T>& keys, int d, int step, int end, Ahead& ahead) {
+  pack_values<Columns>(w, keys, step, end, d, ahead);
+  for (int c = 0; c < Columns; ++c) {
+    int slab = 0;
+    for (; slab + 2 <= w.slabs; slab += 2) add_values<2>(w, state, slab, d + c, c, step, end);
+    if (slab < w.slabs) add_values<1>(w, state, slab, d + c, c, step, end);
   }
 }
 

@@ -1,10 +1,13 @@
 // Attention on AMX tiles: scores to weights.
 //
 // A slab's scores are [keys][P], with P rows as lanes: a vector holds 16 / P keys. Sums have one order
-// whatever P is: one sum per key modulo 16, then halves of them are added.
+// whatever P is: of 32 keys neighbours are added, then neighbouring pairs, and so on.
 #pragma once
 
 #include "attention_amx.h"
+
+// Loops over registers, which GCC 12 would otherwise keep in memory.
+#define QUIRE_UNROLL _Pragma("GCC unroll 16")
 
 namespace quire::QUIRE_ISA {
 namespace {
@@ -40,9 +43,8 @@ inline Vec scales_of(const float* scales, int i) {
 
 // Integer sums to floats, and scores to what the scales of the keys make of them.
 template <int P, bool Whole>
-QUIRE_ONCE void scale_scores(Work& w, int slab, const Scales* scales, int begin, int end) {
-  float* const scores = w.scores[slab];
-  const int32_t* const lower = w.lower[slab];
+QUIRE_ONCE void scale_scores(float* scores, const int32_t* lower, const Scales& scales, int begin,
+                             int end) {
   for (int i = begin; i < end; ++i) {
     float* const s = scores + i * kSide;
     Vec x = load(s);
@@ -50,7 +52,7 @@ QUIRE_ONCE void scale_scores(Work& w, int slab, const Scales* scales, int begin,
       const __m512i upper = _mm512_slli_epi32(_mm512_castps_si512(x), 8);
       x = _mm512_cvtepi32_ps(_mm512_add_epi32(upper, _mm512_load_si512(lower + i * kSide)));
     }
-    store(s, mul(x, scales_of<P>(scales->k, i)));
+    store(s, mul(x, scales_of<P>(scales.k, i)));
   }
 }
 
@@ -63,7 +65,8 @@ QUIRE_ONCE inline void cap_scores(float* scores, Vec factor, int begin, int end)
 
 // Hides the keys of vectors [begin, end) that the lanes' rows may not see.
 template <int P, class T>
-QUIRE_ONCE void hide(Work& w, int slab, int64_t start, const Keys<T>& keys, int begin, int end) {
+QUIRE_ONCE void hide(const Work& w, int slab, float* scores, int64_t start, const Keys<T>& keys, int begin,
+                     int end) {
   const int first = static_cast<int>(start), rows = w.few() ? 0 : slab * kSide;
   const __m512i origin = _mm512_set1_epi32(first);
   const __m512i at = _mm512_sub_epi32(_mm512_load_si512(w.at + rows), origin);
@@ -74,13 +77,15 @@ QUIRE_ONCE void hide(Work& w, int slab, int64_t start, const Keys<T>& keys, int 
   const int computed = (keys.last + kSide - 1) / kSide * kSide;
   const int begun = keys.first / kSide * kSide;
   const __m512 hidden = _mm512_set1_ps(-__builtin_inff());
+  const int all = end * kSide / P - 1;
+  if (all <= lowest && all < computed && begin * kSide / P >= highest && keys.first == 0) return;
   for (int i = begin; i < end; ++i) {
     const int j = i * kSide / P, last = j + kSide / P - 1;
     if (last <= lowest && j >= highest && j >= begun && last < computed) continue;
     const __m512i key = _mm512_add_epi32(_mm512_set1_epi32(j), keys_of_lanes<P>());
     const __mmask16 seen =
         _mm512_cmple_epi32_mask(key, high) & _mm512_cmpge_epi32_mask(key, low);
-    float* const s = w.scores[slab] + i * kSide;
+    float* const s = scores + i * kSide;
     _mm512_store_ps(s, _mm512_mask_mov_ps(hidden, seen, _mm512_load_ps(s)));
   }
 }
@@ -108,14 +113,25 @@ inline Vec row_maxima(const float* scores, int begin, int end) {
   return fold_keys<P>(m[0], [](Vec a, Vec b) { return max(a, b); });
 }
 
-// The row sums of P sums per key modulo 16.
+// A sum of 32 keys' weights in vectors of 16 / P keys, which come in ascending order.
 template <int P>
-inline Vec row_sums(Vec* sums) {
-  for (int half = P / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) sums[i] = add(sums[i], sums[i + half]);
+struct Tree {
+  static constexpr int kLevels = __builtin_ctz(2 * P) + 1;
+  Vec parts[kLevels];
+
+  // Adds vector i.
+  void add(int i, Vec x) {
+    constexpr auto both = [](Vec a, Vec b) { return QUIRE_ISA::add(a, b); };
+    if constexpr (P <= 1) x = both(x, _mm512_permute_ps(x, 0xb1));
+    if constexpr (P <= 2) x = both(x, _mm512_permute_ps(x, 0x4e));
+    if constexpr (P <= 4) x = both(x, _mm512_shuffle_f32x4(x, x, 0xb1));
+    if constexpr (P <= 8) x = both(x, _mm512_shuffle_f32x4(x, x, 0x4e));
+    int level = 0;
+    for (; i >> level & 1; ++level) x = both(parts[level], x);
+    parts[level] = x;
   }
-  return fold_keys<P>(sums[0], [](Vec a, Vec b) { return add(a, b); });
-}
+  Vec sum() const { return parts[kLevels - 1]; }
+};
 
 // A float whose upper half is x rounded to bfloat16, ties up: weights are not negative, and a NaN stays one.
 inline __m512i round_up(Vec x) {
@@ -158,9 +174,9 @@ inline Softmax begin_weights(const float* scores, Vec factor, State& state, int 
 }
 
 template <int P>
-inline void end_weights(const Work& w, const Softmax& softmax, Vec* sums, State& state, int slab) {
+inline void end_weights(const Work& w, const Softmax& softmax, Vec added, State& state, int slab) {
   float* const sum = state.sum + slab * kSide;
-  store(sum, add(mul(load(sum), softmax.keep), row_sums<P>(sums)));
+  store(sum, add(mul(load(sum), softmax.keep), added));
   if (state.empty) return;
   unsigned changed = _mm512_cmp_ps_mask(softmax.keep, broadcast(1.0f), _CMP_NEQ_UQ);
   changed &= (1u << w.rows_of(slab)) - 1;
@@ -177,53 +193,56 @@ inline void end_weights(const Work& w, const Softmax& softmax, Vec* sums, State&
 
 // Scores of one slab to weights, over keys of steps [step, end).
 template <int P>
-QUIRE_ONCE void weigh(Work& w, int slab, const Scales* scales, State& state, Vec factor, int step,
-                      int end, Ahead& ahead) {
-  const float* const scores = w.scores[slab];
+QUIRE_ONCE void weigh(Work& w, int slab, float* scores, const Scales* scales, State& state, Vec factor,
+                      int step, int end) {
   const Softmax softmax = begin_weights<P>(scores, factor, state, slab, 2 * P * step, 2 * P * end);
-  Vec sums[P];
-  for (int i = 0; i < P; ++i) sums[i] = zero();
-  const auto weight = [&](int i) {
-    const Vec x = exp2_weight(fma(load(scores + i * kSide), softmax.factor, softmax.shift));
-    sums[i % P] = add(sums[i % P], x);
-    return scales != nullptr ? mul(x, scales_of<P>(scales->v, i)) : x;
-  };
+  Vec total = zero();
   for (; step < end; ++step) {
+    Tree<P> sums;
+    const auto weight = [&](int i) {
+      const int at = 2 * P * step + i;
+      const Vec x = exp2_weight(fma(load(scores + at * kSide), softmax.factor, softmax.shift));
+      sums.add(i, x);
+      return scales != nullptr ? mul(x, scales_of<P>(scales->v, at)) : x;
+    };
     if constexpr (P == kSide) {
       __m512i pairs[kSide];
-      for (int i = 0; i < kSide; ++i) {
-        if (i % 2 == 0) ahead.fetch(kLines);
-        const __m512i low = _mm512_srli_epi32(round_up(weight(32 * step + 2 * i)), 16);
-        pairs[i] = _mm512_mask_blend_epi16(0xaaaaaaaa, low, round_up(weight(32 * step + 2 * i + 1)));
+      QUIRE_UNROLL for (int i = 0; i < kSide; ++i) {
+        const __m512i low = _mm512_srli_epi32(round_up(weight(2 * i)), 16);
+        pairs[i] = _mm512_mask_blend_epi16(0xaaaaaaaa, low, round_up(weight(2 * i + 1)));
       }
       transpose(pairs, w.weights[slab][step]);
     } else {
       auto* const to = reinterpret_cast<uint16_t*>(w.weights[slab][step]);
-      for (int i = 0; i < P; ++i) {
-        const int at = 2 * P * step + 2 * i;
-        const Vec x = weight(at), y = weight(at + 1);
+      QUIRE_UNROLL for (int i = 0; i < P; ++i) {
+        const Vec x = weight(2 * i), y = weight(2 * i + 1);
         put_weights<P>(x, y, to + i * (32 / P));
       }
     }
+    total = add(total, sums.sum());
   }
-  end_weights<P>(w, softmax, sums, state, slab);
+  end_weights<P>(w, softmax, total, state, slab);
 }
 
 // The same from what the products left.
 template <int P, class T>
 void weigh_tile(const AttentionArgs& a, Work& w, int slab, const Keys<T>& keys, const Scales* scales,
-                int64_t start, State& state, int step, int end, Ahead& ahead) {
+                int64_t start, State& state, int step, int end) {
   const int from = 2 * P * step, to = 2 * P * end;
-  if (scales != nullptr) scale_scores<P, kWholeNumbers<T>>(w, slab, scales, from, to);
+  const int place = P == kSide ? slab % 2 : slab;
+  float* const scores = w.scores[place];
+  if (scales != nullptr) {
+    scale_scores<P, kWholeNumbers<T>>(scores, w.lower[place], *scales, from, to);
+  }
   const Scaling scaling(a);
   // A factor of 0 would make NaN of hidden scores.
   Vec factor = max(broadcast(0x1p-126f), mul(load(w.worth + slab * kSide), broadcast(scaling.scale)));
   if (scaling.cap > 0.0f) {
-    cap_scores(w.scores[slab], factor, from, to);
+    cap_scores(scores, factor, from, to);
     factor = broadcast(scaling.cap);
   }
-  hide<P>(w, slab, start, keys, from, to);
-  weigh<P>(w, slab, scales, state, factor, step, end, ahead);
+  hide<P>(w, slab, scores, start, keys, from, to);
+  weigh<P>(w, slab, scores, scales, state, factor, step, end);
 }
 
 }  // namespace
