@@ -21,8 +21,6 @@ namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int64_t kLead = 32 << 10;  // default prefetch distance in bytes for few rows
-
 void clear(const Work& w, State& state) {
   for (int i = 0; i < w.slabs * kSide; i += kSide) {
     store(state.top + i, broadcast(kNothing));
@@ -186,7 +184,9 @@ struct TileWork {
   int heads() const { return tile.few() && !a.packed ? kSlabs : 1; }
   int64_t lead() const {
     if (!tile.few()) return kWholeTile;
-    return a.tuning.ahead_bytes > 0 ? a.tuning.ahead_bytes : kLead;
+    if (a.tuning.ahead_bytes > 0) return a.tuning.ahead_bytes;
+    // A tile's keys: values are read column by column, so all of them should have come by then.
+    return heads() * kAttentionKeys * (a.head_dim >> a.packed) * static_cast<int64_t>(sizeof(T));
   }
   int rows() const { return tile.slabs * kSide; }
   int64_t column(int64_t head) const { return head * tile.group * a.head_dim; }
