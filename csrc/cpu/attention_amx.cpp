@@ -50,7 +50,7 @@ void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* 
   state.empty = false;
 }
 
-// One key tile and the few rows of w.slabs heads; `scales` may be null.
+// One key tile and the few rows of w.slabs heads; `scales` may be null, and are of one head.
 template <class T>
 void attend_few(const AttentionArgs& a, Work& w, Keys<T> keys, const Scales* scales, Ahead& ahead,
                 int64_t start, State& state) {
@@ -68,12 +68,11 @@ void attend_few(const AttentionArgs& a, Work& w, Keys<T> keys, const Scales* sca
     }
   }
   for (int head = 0; head < w.slabs; ++head) {
-    const Scales* const own = scales == nullptr ? nullptr : scales + head;
     switch (w.lanes) {
-      case 1: weigh_tile<1>(a, w, head, keys, own, start, state, step, end); break;
-      case 2: weigh_tile<2>(a, w, head, keys, own, start, state, step, end); break;
-      case 4: weigh_tile<4>(a, w, head, keys, own, start, state, step, end); break;
-      default: weigh_tile<8>(a, w, head, keys, own, start, state, step, end);
+      case 1: weigh_tile<1>(a, w, head, keys, scales, start, state, step, end); break;
+      case 2: weigh_tile<2>(a, w, head, keys, scales, start, state, step, end); break;
+      case 4: weigh_tile<4>(a, w, head, keys, scales, start, state, step, end); break;
+      default: weigh_tile<8>(a, w, head, keys, scales, start, state, step, end);
     }
   }
   configure_few_values(w);
@@ -181,7 +180,9 @@ struct TileWork {
     set_rows(a, task, tile);
   }
 
-  int heads() const { return tile.few() && !a.packed ? kSlabs : 1; }
+  // Heads of few rows that are read together: twice the bytes come in longer runs. In 8 bits a head at a
+  // time was faster.
+  int heads() const { return tile.few() && sizeof(T) == 2 ? kSlabs : 1; }
   int64_t lead() const {
     if (!tile.few()) return kWholeTile;
     if (a.tuning.ahead_bytes > 0) return a.tuning.ahead_bytes;
@@ -201,26 +202,22 @@ struct TileWork {
   void attend(const Keys<T>& keys, Ahead& ahead, int64_t start, State& state) {
     if constexpr (sizeof(T) == 1) {
       if (a.k_scale != nullptr) {
-        Scales scales[kSlabs];
-        Keys<T> own = keys;
-        for (int head = 0; head < (tile.few() ? tile.slabs : 1); ++head) {
-          own.set_head(head);
-          scales[head].read(own);
-        }
+        Scales scales;
+        scales.read(keys);
         if constexpr (kWholeNumbers<T>) {
           if (a.packed) return attend_packed(keys, scales, ahead, start, state);
         }
-        return attend_plain(keys, scales, ahead, start, state);
+        return attend_plain(keys, &scales, ahead, start, state);
       }
     }
     attend_plain(keys, nullptr, ahead, start, state);
   }
-  void attend_packed(const Keys<int8_t>& keys, const Scales* scales, Ahead& ahead, int64_t start,
+  void attend_packed(const Keys<int8_t>& keys, const Scales& scales, Ahead& ahead, int64_t start,
                      State& state) {
     Unpacked room(keys);
     room.read(keys, false, keys.first, keys.last);
     room.read(keys, true, keys.first, keys.last);
-    attend_plain(room.keys, scales, ahead, start, state);
+    attend_plain(room.keys, &scales, ahead, start, state);
   }
   void attend_plain(const Keys<T>& keys, const Scales* scales, Ahead& ahead, int64_t start,
                     State& state) {
