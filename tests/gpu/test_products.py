@@ -6,13 +6,17 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from triton import TritonError
 
 from quire.core.quantized import QuantizedWeight
 from quire.ops.providers import open_device
 from quire.ops.torch_ops import moe as plain
 from quire.ops.torch_ops.arrays import array, tensor
 from quire.ops.triton import experts, linear
+from quire.ops.triton import rows as rows_ops
 from quire.ops.triton.provider import TritonOps
+from quire.ops.triton.rows import CODED_NORMS
+from quire.ops.triton.tuning import TileTuning
 from tests.kernels.test_route import SPECS
 from tests.triton.test_products import close, quantized
 
@@ -59,6 +63,46 @@ def test_every_tile_gives_the_same_bits(
             monkeypatch.setattr(linear, "processors", lambda device, n=programs: n)
             found = ops.linear(x[first:last], packed)
             assert torch.equal(found, whole[first:last]), (chosen, first, last, programs)
+
+
+@pytest.mark.parametrize("rows", [1, 40, 300])
+@pytest.mark.parametrize("form", ["dense", "zeros", "int8"])
+def test_sizes_that_are_tuned_give_the_same_bits(
+    ops: TritonOps, form: str, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at a time; a card may lack the memory for some."""
+    n, k = 520, 2304
+    x = torch.randn(rows, k, device="cuda").to(torch.bfloat16)
+    dense = array(torch.randn(n, k).to(torch.bfloat16))
+    packed = ops.pack_linear(dense if form == "dense" else quantized(form, n, k, seed=1))
+    expected, own = ops.linear(x, packed), linear.tile
+    assert linear.segment(n, k) < k
+    values = [
+        *(("columns", each) for each in (64, 128, 256)), ("warps", 4), ("warps", 8),
+        *(("stages", each) for each in (2, 5)), ("waves", -1), ("waves", 8),
+        *([("rows", each) for each in (64, 256)] if rows > 64 else [("early", -1), ("early", 4)]),
+    ]  # fmt: skip
+    for field, value in values:
+        sizes = TileTuning(**{field: value})
+        monkeypatch.setattr(linear, "tile", lambda *given, s=sizes: own(*given).tuned(s))
+        try:
+            found = ops.linear(x, packed)
+        except TritonError:
+            continue
+        assert torch.equal(found, expected), (field, value)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("norm", CODED_NORMS)
+def test_a_norm_quantizes_with_the_bits_of_two_kernels(norm: str, dtype: torch.dtype) -> None:
+    x, more, gain, bias = (torch.randn(5, 2048, device="cuda").to(dtype) for _ in range(4))
+    given = (x, *[more] * norm.startswith("add"), gain[0], *[bias[0]] * norm.endswith("layer_norm"))
+    found, plain = CODED_NORMS[norm](*given, 1e-6), getattr(rows_ops, norm)(*given, 1e-6)
+    if norm.startswith("add"):
+        found, plain = found[0], plain[0]
+    assert torch.equal(found, plain)
+    for own, other in zip(rows_ops.codes_of(found), rows_ops.codes_of(plain), strict=True):
+        assert torch.equal(own, other)
 
 
 @pytest.mark.parametrize("form", ["dense", "zeros", "int8"])
