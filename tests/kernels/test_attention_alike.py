@@ -118,8 +118,8 @@ def test_few_rows_of_a_head_are_the_same_as_many(
     kv_dtype: torch.dtype,
     group: int,
 ) -> None:
-    """Rows in numbers that fill a vector in other ways. Sums in another order change few results, so
-    there are many."""
+    """Few rows fill a vector in other ways. Sums in another order change few results, so there are
+    many."""
     n, first = (150, 140) if slow(isa) else (400, 200)
     shape = Shape(16 * group, 16, 128, 16, torch.bfloat16, kv_dtype)
     world = make_world(generator, shape, [n])
