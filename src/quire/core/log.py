@@ -32,6 +32,7 @@ class _StderrHandler(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self._num_lost = 0
+        self._is_cut = False
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -49,20 +50,26 @@ class _StderrHandler(logging.Handler):
         if self._num_lost:
             text = f"WARNING {self._num_lost} lines of the log were lost: nobody read it.\n{text}"
             patience = 0.0
+        if self._is_cut:
+            text = f"\n{text}"
+        data = text.encode("utf-8", "backslashreplace")
         with _without_blocking(number) as own:
-            written = _write_parts(own, text.encode("utf-8", "backslashreplace"), patience)
-        self._num_lost = 0 if written else self._num_lost + 1
+            written = _write_parts(own, data, patience)
+        self._num_lost = 0 if written == len(data) else self._num_lost + 1
+        if written:
+            self._is_cut = written < len(data)
 
 
 @contextmanager
 def _without_blocking(number: int) -> Iterator[int]:
-    """Return another descriptor of a pipe, whose writes do not block; else the same one.
+    """Return another descriptor of a pipe or a terminal, whose writes do not block; else the same.
 
-    Other processes write there too, so there may be no room left although there just was. It is
-    not kept open: somebody may wait for the pipe's end.
+    Other processes write there too, so there may be no room left although there just was; and a
+    terminal with room for one byte may have none for a line. It is not kept open: somebody may wait
+    for the pipe's end.
     """
-    flags, own = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC, number
-    if stat.S_ISFIFO(os.fstat(number).st_mode):
+    flags, own = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, number
+    if stat.S_ISFIFO(os.fstat(number).st_mode) or os.isatty(number):
         with suppress(OSError):  # another user's
             own = os.open(f"/proc/self/fd/{number}", flags)
     try:
@@ -72,16 +79,16 @@ def _without_blocking(number: int) -> Iterator[int]:
             os.close(own)
 
 
-def _write_parts(number: int, data: bytes, patience: float) -> bool:
-    """Write all of `data`; return False if the descriptor takes no more."""
-    for start in range(0, len(data), select.PIPE_BUF):  # if there is room, so much fits
-        if not _takes(number, patience):
-            return False
+def _write_parts(number: int, data: bytes, patience: float) -> int:
+    """Return how many bytes of `data` the descriptor took."""
+    written = 0
+    while written < len(data) and _takes(number, patience):
+        part = data[written : written + select.PIPE_BUF]  # a pipe with room takes so much
         try:
-            os.write(number, data[start : start + select.PIPE_BUF])
+            written += os.write(number, part)
         except BlockingIOError:
-            return False
-    return True
+            break
+    return written
 
 
 def _pipe_of(stream: TextIO) -> int | None:

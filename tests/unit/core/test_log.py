@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from threading import Thread
 
 import pytest
 
@@ -74,6 +75,32 @@ def test_a_log_that_nobody_reads_loses_lines_and_stops_nobody(
         logger.info("and so on")
         assert everything(reader).endswith(" and so on\n")
         assert os.get_blocking(writer)  # other programs may share it
+
+
+def test_a_terminal_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with fresh_program() as logger, monkeypatch.context() as patched:
+        master, slave = os.openpty()
+        os.set_blocking(master, False)
+        with open(slave, "w", buffering=1) as stream:
+            patched.setattr(sys, "stderr", stream)
+            setup_logging()
+
+            def write() -> None:
+                for number in range(3000):  # more than a terminal holds
+                    logger.info("line %d %s", number, "x" * 777)
+
+            writer = Thread(target=write, daemon=True)
+            writer.start()
+            writer.join(30)
+            try:
+                assert not writer.is_alive()
+                assert len(everything(master).splitlines()) < 1000
+                logger.info("and so on")
+                *_, lost, line = everything(master).splitlines()
+            finally:
+                os.close(master)  # which ends the thread
+        assert lost.startswith("WARNING ")
+        assert line.endswith(" and so on")
 
 
 def test_a_stderr_that_changes_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
