@@ -32,6 +32,7 @@ IMPORTS_BY_NAME = {
     "__init__.py",  # the package's own names
     "cli/main.py",  # its commands
     "core/registry.py",  # modules that the registries name
+    "ops/triton/flash.py",  # packages that may not be there
     "profile/nvml.py",  # a library that may not be there
 }
 """Files that import what a table of theirs names; nobody imports what a file or a client names."""
