@@ -50,16 +50,19 @@ TILES = [
     {"waves": -1}, {"rows": 64}, {"rows": 256},
     {"columns": 64, "rows": 64, "waves": -1, "early": 3, "warps": 4, "stages": 2},
 ]  # fmt: skip
-SOON = (0, 6, 9)
+SOON = (("dense", 0), ("zeros", 6), ("int8", 9))
+"""Forms and values that `make test` has time for: the interpreter is slow."""
 
 
-@pytest.mark.parametrize("form", ["dense", "zeros", "int8"])
 @pytest.mark.parametrize(
-    "values",
-    [TILES[i] if i in SOON else pytest.param(TILES[i], marks=pytest.mark.slow)
-     for i in range(len(TILES))],
+    ("form", "values"),
+    [
+        pytest.param(form, values, marks=() if (form, i) in SOON else pytest.mark.slow)
+        for form in ("dense", "zeros", "int8")
+        for i, values in enumerate(TILES)
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_values_of_products_change_no_bit(
     form: str, values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +128,7 @@ def test_experts_are_tasks_by_size_of_tiles() -> None:
     asked: list[tuple[Any, int]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Chosen, "tile", lambda self, *key: asked.append(key) or TileTuning())
-        for task in tasks[:4]:
+        for task in tasks[:2]:
             task.subject.apply({"warps": 4})
             asked.clear()
             task.subject.calls[-1](0)
@@ -173,7 +176,7 @@ def test_values_of_attention_change_no_bit(
 ) -> None:
     monkeypatch.setattr(attention, "SEGMENT", 64)
     new = [40, 3] if "prompt_rows" in values else [1, 1]
-    meta = metadata([150, 70], new, 16)
+    meta = metadata([100, 70], new, 16)
     cache = filled("float16", meta, 4, 2, 16, torch.float16)
     q = torch.randn(sum(new), 4, 16, generator=torch.Generator().manual_seed(5)).half()
     rules = AttentionRules(0.2)
