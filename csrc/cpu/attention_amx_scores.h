@@ -6,39 +6,27 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// Rounds a row of q to 16 bits of its largest element; bytes of a number are apart in `upper` and
-// `lower`. Returns what one unit is worth: NaN if an element is not finite.
-QUIRE_ONCE inline float split_query(const float* q, int64_t dim, uint8_t* upper, uint8_t* lower) {
+// A query row as products with int8 take it: 16-bit multiples of a unit, 64 upper bytes, then the 64 lower
+// ones, and so on. Returns what one unit is worth: NaN if an element is not finite.
+QUIRE_ONCE inline float split_row(const AttentionArgs& a, const bf16* from, uint8_t* to) {
+  alignas(64) float row[kAttentionHeadDim];
   Vec top = zero(), nothing = zero();
-  for (int64_t d = 0; d < dim; d += kLanes) {
-    const Vec x = load(q + d);
+  for (int64_t d = 0; d < a.head_dim; d += kLanes) store(row + d, load(from + d));
+  if (a.packed) rotate(row, a.head_dim);
+  for (int64_t d = 0; d < a.head_dim; d += kLanes) {
+    const Vec x = load(row + d);
     top = max(top, abs(x));
     nothing = fma(x, zero(), nothing);
   }
   const float most = largest(top);
   const Vec units = broadcast(most > 1e-33f ? 32767.0f / most : 0.0f);
-  for (int64_t d = 0; d < dim; d += kLanes) {
-    const __m512i x = _mm512_cvtps_epi32(mul(load(q + d), units));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(lower + d), _mm512_cvtepi32_epi8(x));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(upper + d),
-                     _mm512_cvtepi32_epi8(_mm512_srai_epi32(x, 8)));
+  for (int64_t d = 0; d < a.head_dim; d += kLanes) {
+    const __m512i x = _mm512_cvtps_epi32(mul(load(row + d), units));
+    auto* const at = reinterpret_cast<__m128i*>(to + d / 64 * 128 + d % 64);
+    _mm_storeu_si128(at, _mm512_cvtepi32_epi8(_mm512_srai_epi32(x, 8)));
+    _mm_storeu_si128(at + 4, _mm512_cvtepi32_epi8(x));
   }
   return most * (1.0f / 32767.0f) + sum(nothing);
-}
-
-// A query row as products with int8 take it: 64 upper bytes, then the 64 lower ones, and so on.
-QUIRE_ONCE inline float split_row(const AttentionArgs& a, const bf16* from, uint8_t* to) {
-  alignas(64) float row[kAttentionHeadDim];
-  alignas(64) uint8_t parts[2][kAttentionHeadDim];
-  for (int64_t d = 0; d < a.head_dim; d += kLanes) store(row + d, load(from + d));
-  if (a.packed) rotate(row, a.head_dim);
-  const float worth = split_query(row, a.head_dim, parts[0], parts[1]);
-  for (int64_t d = 0; d < a.head_dim; d += 32) {
-    uint8_t* const at = to + d / 64 * 128 + d % 64;
-    __builtin_memcpy(at, parts[0] + d, 32);
-    __builtin_memcpy(at + 64, parts[1] + d, 32);
-  }
-  return worth;
 }
 
 alignas(64) constexpr uint8_t kNoQuery[2 * kAttentionHeadDim] = {};
