@@ -131,8 +131,7 @@ class Admission:
 
     def fits_beside(self, request: Request, running: Sequence[Request]) -> bool:
         """Return whether the request may run with `running`, if there are blocks and seats."""
-        too_many = self._is_one_too_many(request, self._adapters(running))
-        return not too_many and not self._steps.count_of(request)
+        return not self._is_one_too_many(request, self._adapters(running))
 
     def _is_one_too_many(self, request: Request, adapters: set[int]) -> bool:
         """Return whether the request's adapter would exceed the limit per step."""

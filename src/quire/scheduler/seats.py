@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from heapq import nsmallest
 from typing import Protocol
@@ -98,30 +98,31 @@ class Seats:
             if room.fits_beside(first, left):
                 self._advance(first, victims)
                 return victims
+        self._owed = []  # until a request comes or goes: trying takes time
         return []
 
     def _victims(self, first: Request, reserved: Sequence[int]) -> list[Request] | None:
         """Return the running requests to preempt for `first`; None if that would not be fair."""
         seats = self._seats()
         held = seats[first.options.client]
-        left = [*enumerate(self._running.requests)]
-        free = self._max_num_seqs - len(left) - len(self._loading)
+        rows = defaultdict[str, list[int]](list)
+        for row, each in enumerate(self._running.requests):
+            if each.order[0] >= first.order[0]:
+                rows[each.options.client].append(row)
+        free = self._max_num_seqs - len(self._running) - len(self._loading)
         needed = sum(reserved) + self._loading.blocks_missing
         prefix = self._kv.find_prefix(first)
         found = list[Request]()
         while free <= 0 or not self._kv.can_admit(first, prefix, needed, len(found)):
-            left = [(row, each) for row, each in left if each.order[0] >= first.order[0]]
-            if not left:
+            left = [name for name in rows if rows[name]]
+            client = max(left, key=lambda name: (seats[name], rows[name][-1]), default=None)
+            if client is None or not _yields(seats[client], held):
                 return None
-            row, victim = max(left, key=lambda each: (seats[each[1].options.client], each[0]))
-            client = victim.options.client
-            if not _yields(seats[client], held):
-                return None
-            left.remove((row, victim))
-            found.append(victim)
+            row = rows[client].pop()
+            found.append(self._running.requests[row])
             seats[client] -= 1
             free += 1
-            needed -= reserved[row] + self._kv.num_own(victim)
+            needed -= reserved[row] + self._kv.num_own(found[-1])
         return found
 
     def _advance(self, first: Request, victims: Sequence[Request]) -> None:

@@ -120,6 +120,31 @@ def test_blocks_are_made_free_too_or_nobody_leaves() -> None:
     assert "d" in step(s)[0]  # "c" keeps out nobody
 
 
+def test_what_is_in_vain_is_tried_again_only_after_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    s = make(num_blocks=32, seqs=8, budget=300)
+    for number in range(8):
+        s.add(request(f"{'pqrstuvw'[number]}", 40, client="a", max_tokens=100))
+    step(s)
+    tries, victims = 0, s._seats._victims
+
+    def counted(*args: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        return victims(*args)
+
+    monkeypatch.setattr(s._seats, "_victims", counted)
+    s.add(request("big", 480, client="b"))  # fits only without any of "a"
+    for _ in range(5):
+        step(s)
+    assert (tries, holders(s)) == (1, {"a": 8})
+    assert not s._may_admit()
+    s.abort(["p"])
+    step(s)
+    assert tries == 2
+
+
 def test_the_longest_prefix_decides_where_it_is_asked_to() -> None:
     s = flooded(policy="lpm")
     s.add(request("b0", 8, client="b"))
