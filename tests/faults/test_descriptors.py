@@ -9,6 +9,7 @@ import logging
 import os
 import resource
 import socket
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -131,6 +132,23 @@ async def test_row_64_silent_clients_hold_no_spare_for_long(
             each.close()
         await until(lambda: not where.connections)
         await where.assert_unharmed()
+
+
+@pytest.mark.parametrize("limit", ["SPARE_SECONDS", "RECEIVE_SECONDS"])
+async def test_clients_that_begin_no_tls_are_soon_disconnected(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """asyncio gives them 60 s, and they count as no connection meanwhile."""
+    monkeypatch.setattr(acceptor, limit, 0.05)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    accepts = Acceptor(HttpSite(None), socket.create_server(("", 0)), 10, tls)  # type: ignore[arg-type]
+    ours, theirs = socket.socketpair()
+    accepts._serve(theirs, is_spare=limit == "SPARE_SECONDS")
+    client = Client(*await asyncio.open_connection(sock=ours))
+    async with asyncio.timeout(30):
+        assert await client.rest() == b""
+    client.close()
+    accepts.close()
 
 
 class Refusing(socket.socket):

@@ -11,7 +11,13 @@ import socket
 import ssl
 from contextlib import suppress
 
-from quire.server.http.protocol import MAX_SPARES, HttpProtocol, Site
+from quire.server.http.protocol import (
+    MAX_SPARES,
+    RECEIVE_SECONDS,
+    SPARE_SECONDS,
+    HttpProtocol,
+    Site,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -101,10 +107,12 @@ class Acceptor:
 
     async def _connect(self, connection: socket.socket, is_spare: bool) -> None:
         connection.setblocking(False)
+        handshake = SPARE_SECONDS if is_spare else RECEIVE_SECONDS
         with suppress(OSError):  # the client left, or speaks no TLS; the socket is closed
             await self._loop.connect_accepted_socket(
-                lambda: HttpProtocol(self._site, is_spare=is_spare), connection, ssl=self._tls
-            )
+                lambda: HttpProtocol(self._site, is_spare=is_spare), connection, ssl=self._tls,
+                ssl_handshake_timeout=handshake if self._tls else None,
+            )  # fmt: skip
 
     def _wait(self) -> None:
         self._loop.remove_reader(self._listener)
