@@ -78,10 +78,11 @@ def test_row_63_engine_arguments(
     name: str, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    machine = detect()
 
     def make(value: Any) -> None:
         fields = {"model": str(tiny_model), name: value}
-        resolved = resolve(engine_args(fields.pop("model"), fields), detect())
+        resolved = resolve(engine_args(fields.pop("model"), fields), machine)
         msgspec.msgpack.encode(resolved.config)  # as it goes to the core
 
     for value in VALUES:
