@@ -131,6 +131,37 @@ def test_threads_and_order_do_not_matter(
         assert torch.equal(two.forward(x[order]), y[order])
 
 
+@pytest.mark.parametrize("columns", [700, 1500, 2600])
+def test_blocks_of_several_panels(
+    kernels: Kernels, kind: WeightKind, columns: int, generator: torch.Generator
+) -> None:
+    """Where tiles read W in panels of 12 to 16 steps: several blocks per task, 57 rows and more."""
+    rows = 64 if kernels.isa.endswith("_emulated") else 130
+    linear = PackedLinear(
+        kernels, pool_of(1), draw(generator, torch.bfloat16, 160, columns), kind=kind
+    )
+    x = draw(generator, torch.bfloat16, rows, columns)
+    y = linear.forward(x)
+    assert_linear(y, x, linear, None)
+    assert_rows_are_their_own(linear, x, y, (33, 57, 64), generator)
+
+
+@pytest.mark.parametrize("columns", [4096, 4112])
+def test_results_past_the_caches(
+    kernels: Kernels, kind: WeightKind, columns: int, generator: torch.Generator
+) -> None:
+    """Results of 2 MiB and more, in whole lines and not: 32 columns are a line of bfloat16."""
+    if kernels.isa.endswith("_emulated"):
+        pytest.skip("takes a million emulated instructions")
+    weight = draw(generator, torch.bfloat16, columns, 64)
+    x = draw(generator, torch.bfloat16, 300, 64)
+    whole = PackedLinear(kernels, pool_of(2), weight, kind=kind).forward(x)
+    for first in (0, columns - 100):
+        some = weight[first : first + 100]
+        part = PackedLinear(kernels, pool_of(2), some, kind=kind).forward(x)
+        assert torch.equal(whole[:, first : first + 100], part)
+
+
 def test_many_columns_are_cut_into_cache_blocks(
     kernels: Kernels, generator: torch.Generator
 ) -> None:
