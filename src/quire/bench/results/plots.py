@@ -69,7 +69,8 @@ def itl_histogram(title: str, outcomes: Sequence[Outcome]) -> Any:
         color=ANSWER,
     )
     axes.set_xscale("log")
-    axes.set_yscale("log")
+    if found:  # nothing is found if each answer came as one chunk
+        axes.set_yscale("log")
     for share, style in ((0.5, "-"), (0.9, "--"), (0.99, ":")):
         at = percentile(found, share)
         label = f"p{share * 100:.0f} {at:,.3g} ms"
