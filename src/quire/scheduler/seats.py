@@ -74,14 +74,14 @@ class Seats:
     def _find(self) -> list[Request]:
         seats = self._seats()
         most = max(seats.values(), default=0)
-        client = min(self._waiting.clients, key=lambda name: seats[name])
-        if len(self._jumped) >= REACH or not _yields(most, seats[client]):
+        owed = {name for name in self._waiting.clients if _yields(most, seats[name])}
+        if len(self._jumped) >= REACH or not owed:
             return []
         priority = self._waiting.peek().order[0]
         firsts: dict[str, Request] = {}
         for request in self._waiting.requests():
             client = request.options.client
-            if request.order[0] == priority and _yields(most, seats[client]):
+            if client in owed and request.order[0] == priority:
                 known = firsts.setdefault(client, request)
                 firsts[client] = min(known, request, key=order_of)
         return nsmallest(
