@@ -25,7 +25,8 @@ void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums)
 void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums);
 void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const int32_t* sums);
 // The same for sums that are scaled by the product of W's and x's scales; `x_scale` begins at row r.
-void finish_scaled(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums, const float* x_scale);
+void finish_scaled(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums,
+                   const float* x_scale);
 
 // gemm_input.cpp: one row of x as bf16 in steps of 32, `step_stride` bytes apart; zeros fill the last
 // one.
