@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.server.openai import elsewhere
 from quire.server.rules import Rules, each, ignored, refused
 
-CITATIONS = ignored("The text is read; answers cite nothing.", strict=({"enabled": False},))
+CITATIONS = ignored("The text is read; answers cite nothing.")
 _NO_SERVER_TOOLS = "The server runs no tools of its own."
 
 MESSAGE: Rules = {"output_config": ignored("It has an effect only at the top level of the body.")}
@@ -15,7 +15,7 @@ THINKING: Rules = {"block_binding": ignored("Signatures of thinking are not chec
 OUTPUT_CONFIG: Rules = {"task_budget": ignored("The model does not see a budget.")}
 
 TOOL: Rules = {
-    "defer_loading": ignored("Every tool is shown to the model at once.", strict=(False,)),
+    "defer_loading": ignored("Every tool is shown to the model at once."),
     "max_characters": ignored("The client cuts the output of its tools."),
 }
 
@@ -37,10 +37,10 @@ COUNT: Rules = {
         ignored("count_tokens counts only the prompt."),
     ),
     "thinking_token_budget": refused("Send thinking.budget_tokens instead."),
-    "speed": ignored("There is one speed.", strict=("standard",)),
+    "speed": ignored("There is one speed."),
     "inference_geo": ignored("The server computes where it runs."),
     "container": ignored(_NO_SERVER_TOOLS),
-    "mcp_servers": ignored(f"{_NO_SERVER_TOOLS} Their tools are left out.", strict=([],)),
+    "mcp_servers": ignored(f"{_NO_SERVER_TOOLS} Their tools are left out."),
     "diagnostics": ignored("Cache misses are not diagnosed."),
     **each("user_profile_id workspace_id", ignored("The server does not tell callers apart.")),
     **each("billing_policy fallback_credit_token", ignored("Nothing is billed.")),

@@ -19,8 +19,7 @@ from starlette.requests import Request
 
 from quire.server.counts import UNCOUNTED_BYTES, BodyCounter, field_at_end
 from quire.server.errors import ApiError, invalid, not_supported
-from quire.server.leniency import Relaxed, choices_at, relax, similar
-from quire.server.notices import report
+from quire.server.leniency import Relaxed, choices_at, similar
 from quire.server.state import server_state
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -119,11 +118,9 @@ async def read_request(request: Request, kind: type[T], mend: Mend | None = None
     await asyncio.sleep(0)
     if mend is not None:
         mend(request, value)
-    relaxed = Relaxed(value, kind, strict=server.options.strict_fields)
+    relaxed = Relaxed(request, value, kind)
     for _ in relaxed.steps():
         await asyncio.sleep(0)
-    for notice in relaxed.notices:
-        report(request, notice)
     return cast(T, convert(value, kind, ""))
 
 
@@ -136,9 +133,8 @@ def read_part(request: Request, value: Any, kind: Any, where: str) -> Any:
     try:
         return convert(value, kind, where)
     except ApiError:
-        strict = server_state(request).options.strict_fields
-        for notice in relax(value, kind, where, strict=strict):
-            report(request, notice)
+        for _ in Relaxed(request, value, kind, where).steps():
+            pass
         return convert(value, kind, where)
 
 
