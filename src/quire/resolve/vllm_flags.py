@@ -272,10 +272,8 @@ FOREIGN: dict[str, Foreign] = {
             "reasoning_parser_plugin": ("",),
         },
     ),
-    "skip_tokenizer_init": Foreign(
-        "the tokenizer is always loaded; prompt_token_ids and detokenize=False avoid its work",
-        _OFF,
-        switch=True,
+    "skip_tokenizer_init": _always(
+        "the tokenizer is always loaded; prompt_token_ids and detokenize=False avoid its work"
     ),
     "task": Foreign("use --runner pooling, with --convert embed or classify", ("auto", "generate")),
     "lora_dtype": Foreign("adapters have the model's dtype", ("auto",)),

@@ -194,8 +194,8 @@ def test_wrong_shape(llama: ModelConfig) -> None:
 
 def test_unexpected(llama: ModelConfig) -> None:
     arrays = stored(llama)
-    arrays |= {f"model.layers.{i}.mlp.act.bias": np.ones(8, np.float32) for i in range(7)}
-    with pytest.raises(CheckpointError, match=r"Unexpected.*act\.bias.*and 2 more"):
+    arrays |= {f"model.layers.1.mlp.act{i}.bias": np.ones(8, np.float32) for i in range(7)}
+    with pytest.raises(CheckpointError, match=r"Unexpected.*act4\.bias.*and 2 more"):
         load(arrays, llama)
 
 
@@ -209,6 +209,28 @@ def test_tensors_that_change_no_answer(
     more[name][3] = 1
     with pytest.raises(CheckpointError, match=r"o_proj\.bias' is a bias, .* and not zero"):
         load(stored(llama) | more, llama)
+
+
+@pytest.mark.parametrize("base", ["model.", ""])
+def test_layers_that_the_config_does_not_count(
+    llama: ModelConfig, caplog: pytest.LogCaptureFixture, base: str
+) -> None:
+    """As with --hf-overrides '{"num_hidden_layers": …}', and as in Transformers."""
+    arrays = stored(llama)
+    last = f"model.layers.{llama.num_hidden_layers - 1}."
+    more = {
+        name.replace(last, f"model.layers.{layer}."): array + 1
+        for name, array in arrays.items()
+        for layer in (llama.num_hidden_layers, 11)
+        if name.startswith(last)
+    }
+    expected = load(arrays, llama)
+    head = arrays.pop("lm_head.weight")
+    both = {name.replace("model.", base, 1): array for name, array in (arrays | more).items()}
+    got = load(both | {"lm_head.weight": head}, llama)
+    assert all(np.array_equal(got[name], expected[name]) for name in expected)
+    count = f"layer {llama.num_hidden_layers} and later, {len(more)} in all"
+    assert count in caplog.text
 
 
 def test_duplicate(llama: ModelConfig) -> None:

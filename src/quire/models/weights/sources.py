@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 _FIX = "Use weights and config.json of the same model."
 _TIE = "Set tie_word_embeddings to true in config.json if the embeddings are the head, too."
 _MOST_NAMED = 5
-_OTHER_HEADS = r"(?:v_head|value_head|reward_head)\..*"
-"""Tensors that training by rewards adds, and that no answer depends on."""
+_OTHER_HEADS = r"(?:v_head|value_head|reward_head|score|classifier)\..*"
+"""Heads that other training adds, and that no answer of this model depends on."""
 _KV_SCALE = (
     r"(?:self_attn|attn)\."
     r"(?:(?:[kvq]_proj\.|attn\.)?([kvq])_scale|([kvq])_proj\.output_scale)"  # the latter Quark's
@@ -118,7 +118,7 @@ class _Matcher:
         copies = self._tied_copies(pieces) if tied else []
         kv_scales = self._kv_scales()
         zeros = self._zero_biases(pieces)
-        self._refuse_leftovers()
+        self._refuse_leftovers(_num_layers(wanted))
         return Sources(pieces, copies, zeros, kv_scales)
 
     def _let_head_stand_in(self) -> None:
@@ -320,7 +320,7 @@ class _Matcher:
                 found.append(bias)
         return found
 
-    def _refuse_leftovers(self) -> None:
+    def _refuse_leftovers(self, num_layers: int) -> None:
         left = [
             name
             for name in self._weights.tensors
@@ -329,6 +329,13 @@ class _Matcher:
         if heads := [name for name in left if re.fullmatch(_OTHER_HEADS, name)]:
             logger.warning("The checkpoint's %s are not read.", ", ".join(heads[:_MOST_NAMED]))
             left = [name for name in left if name not in heads]
+        if beyond := self._layers_beyond(num_layers, left):
+            logger.warning(
+                "The checkpoint has tensors of layer %d and later, %d in all. They are not read: "
+                "config.json says that the model has %d layers.",
+                num_layers, len(beyond), num_layers,
+            )  # fmt: skip
+            left = [name for name in left if name not in beyond]
         if left:
             more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
             raise CheckpointError(
@@ -336,6 +343,19 @@ class _Matcher:
                 "the architecture in config.json has no place for them.",
                 fix=_FIX,
             )
+
+    def _layers_beyond(self, num_layers: int, names: list[str]) -> set[str]:
+        """Return those of `names` that belong to layers which the model does not have."""
+        if not num_layers or "{}" not in self._names.layer_prefix:
+            return set()
+        pattern = re.compile(re.escape(self._names.layer_prefix).replace(r"\{\}", r"(\d+)"))
+        found = {name: pattern.match(_full(name, self._names.base_prefix)) for name in names}
+        return {name for name, layer in found.items() if layer and int(layer[1]) >= num_layers}
+
+
+def _num_layers(wanted: Sequence[Parameter]) -> int:
+    numbers = (each.name.split(".")[1] for each in wanted if each.name.startswith("layers."))
+    return 1 + max(map(int, numbers), default=-1)
 
 
 def _above_one(shape: tuple[int, ...]) -> list[int]:
