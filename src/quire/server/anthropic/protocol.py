@@ -13,7 +13,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.server.anthropic import elsewhere
-from quire.server.anthropic.context import AppliedEdit, ContextManagement
 from quire.server.notices import Warnings
 from quire.server.rules import Messages, Rules, Strict, Tools
 
@@ -82,7 +81,6 @@ class CountRequest(Strict, kw_only=True):
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
     """The older place of `output_config.format`."""
-    context_management: ContextManagement | None = None
     cache_control: Any = None
     """No effect: every prefix is cached."""
     thread: dict[str, Any] | None = None
@@ -129,12 +127,6 @@ class MessageUsage(msgspec.Struct):
     service_tier: str = "standard"
 
 
-class AppliedEdits(msgspec.Struct):
-    """The edits of `context_management` that changed the prompt."""
-
-    applied_edits: list[AppliedEdit]
-
-
 class Message(msgspec.Struct):
     id: str
     model: str
@@ -144,17 +136,9 @@ class Message(msgspec.Struct):
     stop_sequence: str | None = None
     type: str = "message"
     role: str = "assistant"
-    context_management: AppliedEdits | UnsetType = UNSET
     warnings: Warnings = UNSET
-
-
-class UneditedCount(msgspec.Struct):
-    """The number of tokens before `context_management`."""
-
-    original_input_tokens: int
 
 
 class TokenCount(msgspec.Struct):
     input_tokens: int
-    context_management: UneditedCount | UnsetType = UNSET
     warnings: Warnings = UNSET
