@@ -33,7 +33,6 @@ class Facts(msgspec.Struct):
     model: str
     slo: str
     attainment: float
-    method: str
     load: str
     machine: dict[str, Any]
     command: str
@@ -83,8 +82,8 @@ def headline(result: Result, facts: Facts) -> str:
 def _head(result: Result, facts: Facts) -> str:
     runs = sum(len(trial.runs) for trial in result.trials)
     counts = (
-        f"{len(result.trials)} configurations were measured with {runs} loads "
-        f"(`--method {facts.method}`), {len(result.pruned)} were skipped."
+        f"{len(result.trials)} configurations were measured with {runs} loads, "
+        f"{len(result.pruned)} were skipped."
     )
     lines = [
         f"# Tuning {facts.model}",

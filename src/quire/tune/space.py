@@ -20,11 +20,6 @@ Space = dict[str, list[Any]]
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_itl_stretch")
 """Fields that affect each other; they are searched together."""
-GRID: Space = {
-    "max_num_seqs": [8, 16, 32, 64, 128, 256],
-    "max_num_batched_tokens": [256, 512, 1024, 2048, 4096],
-}
-"""Space of `--method grid`: vLLM's auto_tune script, with smaller batches for smaller machines."""
 _LIMITS: Space = {
     "max_num_seqs": [4, 8, 16, 32, 64, 128, 256],
     "max_num_batched_tokens": [None, 256, 512, 1024, 2048, 4096, 8192],
@@ -51,7 +46,7 @@ def search_space(
     held: Sequence[str],
     lossy: bool,
 ) -> Space:
-    """Return the space of `--method search`; each field's first value is the start's.
+    """Return the fields to vary; each field's first value is the start's.
 
     The caller adds the memory share when it is known.
 
@@ -70,11 +65,6 @@ def search_space(
     return {
         name: list(dict.fromkeys([_value(start, name), *values])) for name, values in space.items()
     }
-
-
-def grid_space(given: Mapping[str, list[Any]]) -> Space:
-    """Return the space of `--method grid`."""
-    return {**GRID, **given}
 
 
 def configurations(space: Space) -> Iterator[Configuration]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
-
-import pytest
 
 from quire.tune.report import Facts, comments, curve, headline, to_json, to_markdown
 from quire.tune.search import Result, Search
@@ -23,7 +20,6 @@ def facts() -> Facts:
         model="m",
         slo="ttft=0.5",
         attainment=0.95,
-        method="search",
         load="8 requests",
         machine={"cpu": "a CPU", "cores": 2},
         command="quire tune m",
@@ -84,11 +80,3 @@ def test_the_curve_has_no_point_that_another_beats() -> None:
     assert points == sorted(points)
     assert [wait for _, wait in points] == sorted(wait for _, wait in points)
     assert all(math.isfinite(rate) for rate, _ in points)
-
-
-def test_the_picture(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from quire.tune.plot import plot
-
-    assert plot(tmp_path / "report.png", found(), facts())
-    assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")

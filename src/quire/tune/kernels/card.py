@@ -148,15 +148,10 @@ def tasks(op: str, bench: Bench, setting: Setting) -> Iterator[Task]:
     """Yield what to tune of an op, "gemm" or "attention"."""
     if op == "attention":
         yield from attention(bench, setting)
-    else:
-        yield from products(bench, setting)
-        yield from experts(bench, setting)
-
-
-def products(bench: Bench, setting: Setting) -> Iterator[Task]:
-    """Yield the model's linear layers, each with each range of rows."""
-    for found in layers(setting):
-        yield _product(bench, found, setting)
+        return
+    for product in layers(setting):
+        yield _product(bench, product, setting)
+    yield from experts(bench, setting)
 
 
 def _product(bench: Bench, product: Product, setting: Setting) -> Task:

@@ -98,8 +98,8 @@ def layers(setting: Setting) -> Iterator[Product]:
 
 def products(setting: Setting) -> Iterator[Task]:
     """Yield the linear layers as tasks; see `layers`."""
-    for found in layers(setting):
-        yield _product(found, setting.variant.isa)
+    for product in layers(setting):
+        yield _product(product, setting.variant.isa)
 
 
 def attention(setting: Setting, threads: int) -> Iterator[Task]:
@@ -160,7 +160,7 @@ def _product(product: Product, isa: str) -> Task:
         return TunedGemm(kind, n, k, group, rows, GemmTuning(**result.values), result.gain)
 
     subject = Subject(calls, _fields(kind, rows, tiles=isa.startswith("amx")), apply)
-    return Task(f"{label}, {kind}", ("gemm", kind, n, k, group), subject, entry)
+    return Task(f"{label}, {kind}", ("gemm", kind, n, k, group), subject, entry, rows)
 
 
 def _fields(kind: str, rows: tuple[int, int], *, tiles: bool) -> dict[str, Sequence[int]]:
