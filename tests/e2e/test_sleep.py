@@ -65,6 +65,15 @@ def test_a_server_sleeps(tiny_model: Path) -> None:
         assert ask(server) == before
         assert server.metric("prefix_cache_hits_total") == 0
         assert post("/sleep?level=2").status_code == 200
+        config, gone = tiny_model / "config.json", tiny_model / "gone"
+        config.rename(gone)
+        refused = post("/wake_up")
+        gone.rename(config)
+        assert refused.status_code == 503
+        assert str(tiny_model) not in refused.text
+        assert get("/is_sleeping").json() == {"is_sleeping": True}
+        assert post("/wake_up").status_code == 200
+        assert ask(server) == before
         assert server.stop() == 0
 
 

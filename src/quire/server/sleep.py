@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError, invalid
 from quire.server.http.json_text import json_response
@@ -16,6 +18,8 @@ from quire.server.state import server_state
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
+
+logger = logging.getLogger(__name__)
 
 _ERRORS = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, *OF_ENGINE)
 
@@ -39,7 +43,18 @@ async def sleep(request: Request) -> Response:
 @contract(errors=_ERRORS)
 async def wake_up(request: Request) -> Response:
     """Load the model again; answers when it is ready. `tags`: weights, kv_cache; all if none."""
-    await _engine(request).wake_up(request.query_params.getlist("tags") or None)
+    engine = _engine(request)
+    try:
+        await engine.wake_up(request.query_params.getlist("tags") or None)
+    except (InvalidRequestError, EngineDeadError):
+        raise
+    except QuireError as error:  # it may name files
+        logger.error("the model cannot be loaded again: %s", error)
+        raise ApiError(
+            HTTPStatus.SERVICE_UNAVAILABLE,
+            "The model cannot be loaded; the engine sleeps on. The server's log has the cause.",
+            code=error.code,
+        ) from error
     return Response()
 
 

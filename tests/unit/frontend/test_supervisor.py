@@ -7,6 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from quire.core.errors import (
     EngineDeadError,
     EngineRestartingError,
     InvalidRequestError,
+    ModelNotFoundError,
     StructureUnavailableError,
 )
 from quire.core.outputs import RequestOutput
@@ -27,6 +29,7 @@ from quire.frontend.client.watchdog import TICKS, Watchdog
 from quire.frontend.input.seeds import derive_seed
 from quire.frontend.workers import structures
 from quire.resolve.arguments import EngineArgs
+from quire.server.errors import describe
 from quire.system.native_marks import make_marks
 from quire.text.structures import structure_key
 from tests.unit.engine.fakes import ByteTokenizer, resolved
@@ -270,6 +273,26 @@ async def test_a_core_that_does_not_start_again(
     await until(lambda: type(engine.error) is EngineDeadError)
     assert caplog.text.count("did not start") == 3
     engine.shutdown()
+
+
+async def test_a_model_that_is_gone_is_no_error_of_a_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
+    async with running(process=False) as engine:
+        replica = engine._fleet.replicas[0]
+
+        async def missing() -> Any:
+            raise ModelNotFoundError("There is no model at '/models/secret'.")
+
+        monkeypatch.setattr(replica, "_start_client", missing)
+        kill(engine)
+        await until(lambda: type(engine.error) is EngineDeadError)
+        with pytest.raises(EngineDeadError, match="does not start again: There is no model"):
+            await ask(engine)
+        status, body = describe(engine.error)
+        assert status == HTTPStatus.SERVICE_UNAVAILABLE
+        assert (body.error.code, "secret" in body.error.message) == ("engine_dead", False)
 
 
 def spare(engine: AsyncLLM) -> ProcessClient | None:

@@ -236,7 +236,9 @@ class Replica:
             return
         logger.error("the engine core was lost %d times in a row; giving up", MAX_RESTARTS + 1)
         await self.client.discard()
-        self._die(error)
+        dead = EngineDeadError(f"The engine core was lost and does not start again: {error}")
+        dead.__cause__ = error  # of any class: a request's error it is not
+        self._die(dead)
 
     def _die(self, error: QuireError) -> None:
         if self.state is not CoreState.DEAD:
