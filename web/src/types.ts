@@ -110,7 +110,6 @@ export interface Finding {
   cause: string;
   text: string;
   share: number;
-  evidence: Record<string, number | string>;
   /** Estimated probability that the cause is real. */
   confidence: number;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -83,12 +84,17 @@ def _suspects(case: Case) -> list[Suspect]:
     """Return what every cause finds, the first verdict first."""
     possible = CAUSES.keys() if case.window.steps else WITHOUT_STEPS
     unfit = ON_CPUS if case.on_device else frozenset()
-    found = [find(case) for name, find in CAUSES.items() if name in possible - unfit]
-    return _ranked([suspect for suspect in found if suspect is not None])
+    return _ranked(
+        [
+            replace(suspect, cause=name)
+            for name, find in CAUSES.items()
+            if name in possible - unfit and (suspect := find(case)) is not None
+        ]
+    )
 
 
 def _ranked(suspects: list[Suspect]) -> list[Suspect]:
-    return sorted(suspects, key=lambda s: (s.kind.place, -s.finding.share))
+    return sorted(suspects, key=lambda s: (s.kind.place, -s.share))
 
 
 def _simulated(suspect: Suspect, predict: Predict) -> Suspect:
@@ -100,15 +106,13 @@ def _simulated(suspect: Suspect, predict: Predict) -> Suspect:
                 change, estimated_gain=found.gain, uncertainty=found.uncertainty, simulated=True
             )
         changes.append(change)
-    finding, kind = suspect.finding, suspect.kind
+    share, kind = suspect.share, suspect.kind
     if changes and changes[0].simulated:
         estimated = saving(suspect.changes[0].estimated_gain)
-        if abs(finding.share - max(suspect.floor, estimated)) < SAME:
+        if abs(share - max(suspect.floor, estimated)) < SAME:
             share = max(suspect.floor, saving(changes[0].estimated_gain))
-            finding = msgspec.structs.replace(finding, share=share)
             kind = kind if share >= WORTH else Kind.ELSEWHERE
-            finding = msgspec.structs.replace(finding, fault=kind.fault)
-    return Suspect(finding, useful(changes, suspect.floor), kind, suspect.floor)
+    return replace(suspect, share=share, changes=useful(changes, suspect.floor), kind=kind)
 
 
 def _halves(evidence: Evidence) -> list[list[Suspect]]:
@@ -154,7 +158,7 @@ def _nothing(case: Case) -> Finding:
     elif idle <= IDLE:
         text = f"Nothing is amiss: the model takes {model:.0%} of the time, and no known cause "
         text += "costs 5 % of it."
-    return Finding("none", text, 0.0, {"idle": round(idle, 4), "model": round(model, 4)}, False)
+    return Finding("none", text, 0.0, fault=False)
 
 
 def _notes(case: Case) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -33,21 +34,20 @@ def sure(
     error *= 1.5 if crowded else 1.0
     sure_of = []
     for suspect in found:
-        finding, trust = suspect.finding, 1.0
+        trust = 1.0
         if suspect.kind in (Kind.WASTE, Kind.LIMIT, Kind.ELSEWHERE):
             trust *= 0.85 if crowded else 1.0
             trust *= 1.0 if case.estimate.measured else 0.85
         trust *= 1.0 if case.window.steps >= FEW_STEPS else 0.8
-        if named and finding.cause not in named:
+        if named and suspect.cause not in named:
             trust *= 0.7
         elif len(set(named)) > 1:
             trust *= 0.85
         changes = [
-            _ranged(change, case, error, _apart(finding.cause, change, halves))
+            _ranged(change, case, error, _apart(suspect.cause, change, halves))
             for change in suspect.changes
         ]
-        finding = msgspec.structs.replace(finding, confidence=round(finding.confidence * trust, 2))
-        sure_of.append(Suspect(finding, changes, suspect.kind))
+        sure_of.append(replace(suspect, changes=changes, confidence=trust))
     return sure_of
 
 
@@ -78,7 +78,7 @@ def _apart(cause: str, change: Change, halves: Sequence[Sequence[Suspect]]) -> f
     """Return half the difference of a change's gains in the two halves, relative to their mean."""
     gains = [0.0] * len(halves)
     for number, half in enumerate(halves):
-        for other in (c for s in half if s.finding.cause == cause for c in s.changes):
+        for other in (c for s in half if s.cause == cause for c in s.changes):
             if flag_name(other) == flag_name(change):
                 gains[number] = other.estimated_gain
     return (max(gains) - min(gains)) / sum(gains) if sum(gains) > 0.0 else 0.0
@@ -93,7 +93,7 @@ def flag_name(change: Change) -> str:
 
 def verdicts(halves: Sequence[Sequence[Suspect]]) -> list[str]:
     """Return the cause that each half names first."""
-    return [half[0].finding.cause if half else "none" for half in halves]
+    return [half[0].cause if half else "none" for half in halves]
 
 
 def agreement(named: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The answer of `quire explain` and `GET /explain`: a verdict, its evidence, changes."""
+"""The answer of `quire explain` and `GET /explain`: a verdict, its causes, changes."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ Cause = Literal[
 THROUGHPUT, ITL, START = "output tokens/s", "p99 inter-token latency", "speed of the start"
 """What a change improves."""
 Bound = Literal["memory", "compute", "overhead"]
+Value = bool | int | float | str | None
+"""Of a field of `EngineArgs`."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -50,7 +52,7 @@ class Change(msgspec.Struct, frozen=True):
     estimated_gain: float
     """0.35 is 35 % more, if the other causes stay as they are; at most `Case.most_gain`. 0 is no
     figure: the change ends errors, or the window cannot tell its gain."""
-    fields: dict[str, bool | int | float | str | None] = {}
+    fields: dict[str, Value] = {}
     """The same as fields of `EngineArgs`; empty if no engine flag can change it."""
     uncertainty: float = 0.0
     """Half the range of the estimate, relative to it: 0.3 means ± 30 %."""
@@ -68,7 +70,6 @@ class Finding(msgspec.Struct, frozen=True):
     """One sentence with its figures."""
     share: float
     """Share of the window, 0 to 1, that the best change is expected to save."""
-    evidence: dict[str, float | int | str] = {}
     fault: bool = True
     """A setting, a request or another program costs this time. Else it is a limit that a healthy
     engine has, too."""

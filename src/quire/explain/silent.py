@@ -39,9 +39,8 @@ def verdict(
         use: CPU use of these processes.
     """
 
-    def found(cause: Cause, text: str, share: float = 1.0, **figures: float) -> Finding:
-        evidence: dict[str, float | int | str] = {"pid": pid, **figures}
-        return Finding(cause, f"The server does not answer: {text}", share, evidence)
+    def found(cause: Cause, text: str, share: float = 1.0) -> Finding:
+        return Finding(cause, f"The server does not answer: {text}", share)
 
     if halted := [str(p) for p, state in states.items() if state == "T"]:
         text = f"a signal has stopped its process {', '.join(halted)} (SIGSTOP, a debugger)."
@@ -61,21 +60,20 @@ def verdict(
         return None
     waited = min(1.0, use.waited / use.seconds)
     disk = min(1.0, around.disk_wait / use.seconds)
-    figures = {"waited_share": waited, "others_cpus": use.others, "disk_share": disk}
     if around.swap_rate and disk >= WAITING:
         text = (
             f"the machine swaps {around.swap_rate / 1e6:,.0f} MB/s; {around.swapped / 2**20:,.0f} "
             "MiB of the server are in swap. Start it with less memory (--gpu-memory-utilization), "
             "or end other programs."
         )
-        return found("swapping", text, disk, **figures)
+        return found("swapping", text, disk)
     if waited >= WAITING:
         text = (
             f"its threads waited {waited:.0%} of the time for a core, while other processes used "
             f"{use.others:.1f} of {use.cpus} CPUs. Give it cores of its own (taskset, a "
             "container's limit)."
         )
-        return found("starved", text, waited, **figures)
+        return found("starved", text, waited)
     return None
 
 

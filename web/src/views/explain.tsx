@@ -1,9 +1,9 @@
 // The server's verdict on its own speed, and what to change.
 import { useState } from "preact/hooks";
-import { percent, seconds, short } from "../format";
+import { percent, seconds } from "../format";
 import { AskButton, useExplain, type ExplainProps } from "../parts/ask";
 import { Empty, ErrorNote, Panel } from "../parts/panel";
-import type { Change, Explanation, Finding } from "../types";
+import type { Change, Explanation } from "../types";
 
 export function ExplainView(props: ExplainProps) {
   const { explanation } = props;
@@ -46,7 +46,6 @@ function Verdict({ explanation }: { explanation: Explanation }) {
         )}
       </p>
       <p>{verdict.text}</p>
-      <Evidence finding={verdict} />
       <p class="dim">{`Seen in ${seconds(window_s)} of work.`}</p>
       {notes.map((note) => (
         <p key={note} class="dim">
@@ -54,21 +53,6 @@ function Verdict({ explanation }: { explanation: Explanation }) {
         </p>
       ))}
     </div>
-  );
-}
-
-function Evidence({ finding }: { finding: Finding }) {
-  const facts = Object.entries(finding.evidence);
-  if (!facts.length) return null;
-  return (
-    <dl class="facts">
-      {facts.map(([name, value]) => (
-        <div key={name}>
-          <dt>{words(name)}</dt>
-          <dd>{typeof value === "number" ? short(value) : String(value)}</dd>
-        </div>
-      ))}
-    </dl>
   );
 }
 
@@ -126,7 +110,6 @@ function Causes({ explanation }: { explanation: Explanation }) {
               </summary>
               <p>{finding.text}</p>
               <p class="dim">{`Confidence ${percent(finding.confidence)}`}</p>
-              <Evidence finding={finding} />
             </details>
           </li>
         ))}

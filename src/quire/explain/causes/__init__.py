@@ -10,9 +10,7 @@ from quire.explain.causes import (
     card,
     clients,
     cores,
-    drafts,
     front,
-    images,
     kernels,
     machine,
     requests,
@@ -24,8 +22,7 @@ from quire.explain.causes.case import Case, Suspect
 from quire.explain.report import Cause
 
 _MODULES = (
-    cache, card, clients, cores, drafts, front, images, kernels, machine, requests, stages, steps,
-    system,
+    cache, card, clients, cores, front, kernels, machine, requests, stages, steps, system,
 )  # fmt: skip
 CAUSES: dict[Cause, Callable[[Case], Suspect | None]] = {
     name: getattr(module, name)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from quire.explain.cards import Card
-from quire.explain.causes.case import Case, Kind, Suspect, change, suspect
-from quire.explain.report import Cause
+from quire.explain.causes.case import Case, Kind, Suspect, advice, suspect
 
 LOWERED = 0.05
 """Share of the window in which a clock must be lowered: single moments are usual."""
@@ -13,17 +12,17 @@ LOWERED = 0.05
 def hot_card(case: Case) -> Suspect | None:
     """Heat, or a brake of the board, lowers a GPU's clock."""
     fix = "better cooling", "or fewer watts: nvidia-smi --power-limit"
-    return _slowed(case, "hot_card", "hot", "Heat", fix, Kind.WASTE)
+    return _slowed(case, "hot", "Heat", fix, Kind.WASTE)
 
 
 def power_limit(case: Case) -> Suspect | None:
     """A GPU's power limit lowers its clock, as products of large batches do on many cards."""
     fix = "nvidia-smi --power-limit WATTS", "a higher one, if the card allows it"
-    return _slowed(case, "power_limit", "capped", "The power limit", fix, Kind.LIMIT)
+    return _slowed(case, "capped", "The power limit", fix, Kind.LIMIT)
 
 
 def _slowed(
-    case: Case, cause: Cause, counter: str, what: str, fix: tuple[str, str], kind: Kind
+    case: Case, counter: str, what: str, fix: tuple[str, str], kind: Kind
 ) -> Suspect | None:
     """Return that something lowers a clock; `counter` is the field of `Card` with its seconds."""
     card = max(_cards(case), key=lambda card: getattr(card, counter), default=None)
@@ -33,13 +32,11 @@ def _slowed(
     share = min(1.0, seconds / case.window.seconds)
     lost = case.model * share * max(0.0, 1.0 - card.clock)  # at most
     return suspect(
-        cause,
         f"{what} lowers the clock of {card.name} to {card.clock:.0%} of its highest, for "
         f"{share:.0%} of the time.",
         lost,
-        [change(*fix, lost)],
-        kind,
-        **{f"{counter}_seconds": seconds, "clock": card.clock},
+        advice(*fix, lost),
+        kind=kind,
     )
 
 
@@ -50,13 +47,11 @@ def shared_card(case: Case) -> Suspect | None:
         return None
     lost = case.model * card.others
     return suspect(
-        "shared_card",
         f"Other processes compute on {card.name} for {card.others:.0%} of the time (pid "
         f"{', '.join(map(str, card.neighbours))}).",
         lost,
-        [change("a card of its own", "CUDA_VISIBLE_DEVICES chooses it", lost)],
-        Kind.NEIGHBOUR,
-        others_share=card.others,
+        advice("a card of its own", "CUDA_VISIBLE_DEVICES chooses it", lost),
+        kind=Kind.NEIGHBOUR,
     )
 
 

@@ -7,13 +7,16 @@ from enum import IntEnum
 
 import msgspec
 
+from quire.core.config import EngineConfig
 from quire.explain.bounds import gain_of
 from quire.explain.estimate import Estimator
 from quire.explain.evidence import CORE, FRONT, QUIET, Evidence, Window
+from quire.explain.host import HostUse
 from quire.explain.replicas import mean_replica
-from quire.explain.report import ITL, THROUGHPUT, Cause, Change, Finding, LimitsUsed, OpLine
+from quire.explain.report import ITL, THROUGHPUT, Cause, Change, Finding, LimitsUsed, OpLine, Value
 from quire.explain.roofline import STALE, limits_used, op_lines
 from quire.explain.surroundings import Surroundings
+from quire.resolve.arguments import EngineArgs
 from quire.system.records import dataclass
 
 WORTH = 0.05
@@ -91,16 +94,26 @@ CONFIDENCE = {
 
 @dataclass(frozen=True)
 class Suspect:
-    """A finding and its changes, the safest first.
+    """What a cause found, and its changes, the safest first.
 
     Attributes:
         floor: share that settings and counts prove, whatever the first change is expected to save.
+        cause: its name; `analyse` sets it.
+        confidence: relative to `CONFIDENCE`.
     """
 
-    finding: Finding
+    text: str
+    share: float
     changes: list[Change]
     kind: Kind = Kind.WASTE
     floor: float = 0.0
+    cause: Cause = "none"
+    confidence: float = 1.0
+
+    @property
+    def finding(self) -> Finding:
+        confidence = round(CONFIDENCE[self.kind] * self.confidence, 2)
+        return Finding(self.cause, self.text, self.share, self.kind.fault, confidence)
 
 
 @dataclass(frozen=True)
@@ -115,6 +128,23 @@ class Case:
     @property
     def window(self) -> Window:
         return self.evidence.window
+
+    @property
+    def args(self) -> EngineArgs:
+        return self.evidence.args
+
+    @property
+    def config(self) -> EngineConfig:
+        return self.evidence.config
+
+    @property
+    def host(self) -> HostUse | None:
+        return self.evidence.host
+
+    @property
+    def seats(self) -> int:
+        """Return the number of sequences that a batch takes."""
+        return self.config.scheduler.max_num_seqs
 
     @property
     def around(self) -> Surroundings:
@@ -204,9 +234,9 @@ class Case:
         wanted = self.evidence.config.num_threads if threads is None else threads
         return self.estimate.usual_ratio(self.cores_of(wanted))
 
-    def faster_model(self, flag: str, why: str, ratio: float, **fields: object) -> Change:
-        """Return a change after which the model takes `ratio` of its time."""
-        return change(flag, why, self.model * (1.0 - ratio), **fields)
+    def saved(self, ratio: float) -> float:
+        """Return the share of the window that is saved if the model takes `ratio` of its time."""
+        return self.model * (1.0 - ratio)
 
 
 def open_case(evidence: Evidence) -> Case:
@@ -219,9 +249,27 @@ def open_case(evidence: Evidence) -> Case:
     return Case(evidence, estimate, limits, lines)
 
 
-def change(flag: str, why: str, saved: float, **fields: object) -> Change:
-    """Return a change that saves this share of the window's time."""
-    return Change(flag, why, THROUGHPUT, gain_of(saved), dict(fields))  # type: ignore[arg-type]
+def advice(what: str, why: str, saved: float = 0.0, **fields: Value) -> Change:
+    """Return a change in words that saves this share of the window's time, with the fields of
+    `EngineArgs` that it sets."""
+    return Change(what, why, THROUGHPUT, gain_of(saved), fields)
+
+
+def setting(why: str, saved: float, metric: str = THROUGHPUT, /, **fields: Value) -> Change:
+    """Return other values of fields of `EngineArgs`, as flags; None leaves one out."""
+    flags = (spelled(name, value) for name, value in fields.items() if value is not None)
+    return Change(" ".join(flags), why, metric, gain_of(saved), fields)
+
+
+def spelled(name: str, value: float | str) -> str:
+    """Return a field of `EngineArgs` as a flag."""
+    flag = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return flag if value else flag.replace("--", "--no-")
+    if isinstance(value, int) and name.endswith("_bytes"):
+        gib, rest = divmod(value, 2**30)
+        value = f"{value // 2**20}MiB" if rest else f"{gib}GiB"
+    return f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}"
 
 
 def schedules(change: Change) -> bool:
@@ -256,18 +304,15 @@ def small_batch(w: Window) -> float:
 
 
 def suspect(
-    cause: Cause,
-    text: str,
-    share: float,
-    changes: Sequence[Change],
-    kind: Kind = Kind.WASTE,
-    floor: float = 0.0,
-    **evidence: float | str,
+    text: str, share: float, *changes: Change, kind: Kind = Kind.WASTE, floor: float = 0.0
 ) -> Suspect | None:
-    """Return a finding, unless it is too small; one that loses no time has any size."""
+    """Return a finding, unless it is too small; one that loses no time has any size.
+
+    Args:
+        text: a sentence with its figures.
+        share: of the window, that the best change is expected to save.
+    """
     share = min(1.0, max(share, floor))
     if not (share >= WORTH or kind is Kind.ELSEWHERE):
         return None
-    rounded = {k: round(v, 4) if isinstance(v, float) else v for k, v in evidence.items()}
-    finding = Finding(cause, text, share, rounded, kind.fault, confidence=CONFIDENCE[kind])
-    return Suspect(finding, useful(changes, floor), kind, floor)
+    return Suspect(text, share, useful(changes, floor), kind, floor)

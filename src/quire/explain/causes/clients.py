@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import FEW_CLIENTS, Case, Kind, Suspect, change, saving, suspect
+from quire.explain.causes.case import (
+    FEW_CLIENTS,
+    Case,
+    Kind,
+    Suspect,
+    advice,
+    saving,
+    setting,
+    suspect,
+)
 
 MANY = 0.1
 """Share of the requests, or of the work, from which clients' behaviour is a cause."""
@@ -23,16 +32,11 @@ def slow_client(case: Case) -> Suspect | None:
     if max(held, slow) < SLOW:
         return None
     return suspect(
-        "slow_client",
         f"{slow:.0%} of the outputs waited for their client to read, and {around.unread} of "
         f"{around.connections} connections hold answers that nobody has read. The engine and the "
         "other streams lose no time, and no flag of the server can help.",
         max(held, slow),
-        [],
-        Kind.CLIENTS,
-        slow_outputs=w.slow_outputs,
-        unread=around.unread,
-        connections=around.connections,
+        kind=Kind.CLIENTS,
     )
 
 
@@ -44,16 +48,12 @@ def many_choices(case: Case) -> Suspect | None:
     if each < 2.0 or w.waiting < 0.5:
         return None
     # Without n, all would have a seat: n is the cause, and no number of seats.
-    fits = (w.running + w.waiting) / each <= case.evidence.config.scheduler.max_num_seqs
+    fits = (w.running + w.waiting) / each <= case.seats
     return suspect(
-        "many_choices",
         f"A request asks for {each:.1f} completions (n) on average, each a sequence with its own "
         f"seat, and {w.waiting:.1f} sequences wait.",
         w.waiting / (w.running + w.waiting),
-        [],
-        Kind.PROVEN if fits else Kind.CLIENTS,
-        choices=each,
-        waiting=w.waiting,
+        kind=Kind.PROVEN if fits else Kind.CLIENTS,
     )
 
 
@@ -66,21 +66,17 @@ def aborted_requests(case: Case) -> Suspect | None:
     lost *= max(0.0, 1.0 - w.share("idle"))
     lost = min(lost, 1.0 - 1.0 / (w.ended + 2))  # more answers would show how many arrive
     return suspect(
-        "aborted_requests",
         f"Clients left {w.aborted} of {w.ended} sequences before their end, by closing the "
         f"connection or by a time-out. {w.aborted_tokens:,} tokens were computed for nothing.",
         lost,
-        [change("a longer time-out in clients and proxies", "lets answers arrive", lost)],
-        Kind.PROVEN,
-        aborted=w.aborted,
-        ended=w.ended,
-        aborted_tokens=w.aborted_tokens,
+        advice("a longer time-out in clients and proxies", "lets answers arrive", lost),
+        kind=Kind.PROVEN,
     )
 
 
 def refused_requests(case: Case) -> Suspect | None:
     """Requests are answered with an error; see `queueing` for those that found the queue full."""
-    w, config = case.window, case.evidence.config
+    w, config = case.window, case.config
     refused = {code: count for code, count in w.refused.items() if code != "queue_full"}
     count = sum(refused.values())
     asked = count + w.mix.requests
@@ -90,19 +86,15 @@ def refused_requests(case: Case) -> Suspect | None:
     changes = []
     longest = config.model.max_position_embeddings
     if code == "context_length_exceeded" and config.scheduler.max_model_len < longest:
-        flag, why = f"--max-model-len {longest}", "takes prompts as long as the model can"
-        changes = [change(flag, why, 0.0, max_model_len=longest)]
+        why = "takes prompts as long as the model can"
+        changes = [setting(why, 0.0, max_model_len=longest)]
     return suspect(
-        "refused_requests",
         f"{count} of {asked} requests were refused with an error of the client, most with "
         f"{code}. The error's message says what to change.",
         count / asked,
-        changes,
-        Kind.PROVEN,
-        count / asked,
-        refused=count,
-        asked=asked,
-        code=code,
+        *changes,
+        kind=Kind.PROVEN,
+        floor=count / asked,
     )
 
 
@@ -113,14 +105,10 @@ def unmet_stops(case: Case) -> Suspect | None:
     if w.ended < ENOUGH or w.mix.share("stops") < 0.5 or cut < 0.9:
         return None
     return suspect(
-        "unmet_stops",
         f"{w.mix.share('stops'):.0%} of the requests have stop strings, but {w.cut} of {w.ended} "
         "answers ran to max_tokens: the model does not write them.",
         cut,
-        [],
-        Kind.CLIENTS,
-        cut=w.cut,
-        ended=w.ended,
+        kind=Kind.CLIENTS,
     )
 
 
@@ -128,17 +116,13 @@ def few_clients(case: Case) -> Suspect | None:
     """So few requests come at a time that each step reads all weights for one or two."""
     w = case.window
     few = 0 < w.demand <= FEW_CLIENTS and not case.evidence.offline
-    more = min(MORE_CLIENTS, case.evidence.config.scheduler.max_num_seqs)
+    more = min(MORE_CLIENTS, case.seats)
     gain = case.estimate.batch_gain(float(more)) if few else 0.0
     if w.share("idle") > 0.5 or w.waiting > 0.5 or gain < GAIN:
         return None
     return suspect(
-        "few_clients",
         f"No more than {w.demand} sequences ran at a time, and each step reads all weights for "
         f"them. {more} requests at a time would give {1 + gain:.1f} times the tokens.",
         (1.0 - w.share("idle")) * saving(gain),
-        [],
-        Kind.DEMAND,
-        demand=w.demand,
-        gain=gain,
+        kind=Kind.DEMAND,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, saving, suspect
+from quire.explain.causes.case import WORTH, Case, Kind, Suspect, advice, setting, suspect
 from quire.explain.evidence import QUIET
 from quire.explain.host import HostUse
 from quire.models.memory import parameter_count
@@ -25,20 +25,15 @@ def few_threads(case: Case) -> Suspect | None:
     if e.args.num_threads is None and parameter_count(e.config.model) < ONE_THREAD_PARAMETERS:
         return None  # one thread is the engine's own choice
     ratio = case.estimate.threads_ratio(case.cores_of(threads), case.cores_of(e.cores))
-    saved = case.model * (1.0 - ratio)
+    saved = case.saved(ratio)
     why = "computes on every core that this process may use"
-    best = change(f"--num-threads {e.cores}", why, case.if_quiet(saved), num_threads=e.cores)
     return suspect(
-        "few_threads",
         f"{threads} of {e.cores} cores compute, and the model takes {case.model:.0%} of the time; "
         f"all of them, beside the other processes, would take {ratio:.2f} times as long.",
         saved,
-        [best],
-        Kind.PROVEN,
-        WORTH if case.model > MOSTLY or saved >= WORTH else 0.0,  # the others may end
-        threads=threads,
-        cores=e.cores,
-        model_share=case.model,
+        setting(why, case.if_quiet(saved), num_threads=e.cores),
+        kind=Kind.PROVEN,
+        floor=WORTH if case.model > MOSTLY or saved >= WORTH else 0.0,  # the others may end
     )
 
 
@@ -49,22 +44,15 @@ def too_many_threads(case: Case) -> Suspect | None:
     if threads <= e.cores:
         return None
     # A fault of the settings: it costs more as soon as anything else runs.
-    lost = max(case.model * (1.0 - case.usual(e.cores)), WORTH)
+    lost = max(case.saved(case.usual(e.cores)), WORTH)
     return suspect(
-        "too_many_threads",
         f"{threads} threads share {e.cores} core{'s' if e.cores > 1 else ''} (hardware threads of "
         "one core do not count). After each operation all wait for a thread that has no core.",
         lost,
         # No figure: it depends on how the system shares the cores. Seen: +3 to +33 % tokens/s.
-        [
-            change(
-                f"--num-threads {e.cores}", "gives each thread its core", 0.0, num_threads=e.cores
-            )
-        ],
-        Kind.PROVEN,
-        WORTH,
-        threads=threads,
-        cores=e.cores,
+        setting("gives each thread its core", 0.0, num_threads=e.cores),
+        kind=Kind.PROVEN,
+        floor=WORTH,
     )
 
 
@@ -75,24 +63,20 @@ def affinity(case: Case) -> Suspect | None:
         return _shared_cpus(case)
     siblings = max(1, around.siblings)
     mine, cores = (max(1, cpus // siblings) for cpus in (around.allowed, around.online))
-    ratio = case.estimate.threads_ratio(min(case.evidence.config.num_threads, mine), cores)
+    saved = case.saved(case.estimate.threads_ratio(min(case.config.num_threads, mine), cores))
     why = f"starts the engine on all {around.online} CPUs; in a container, raise its cpuset"
-    best = case.faster_model(f"taskset --cpu-list 0-{around.online - 1}", why, ratio)
     return suspect(
-        "affinity",
         f"The engine may use {around.allowed} of {around.online} CPUs: its affinity (taskset, a "
         "container's cpuset) excludes the others.",
-        saving(best.estimated_gain),
-        [best],
-        Kind.PROVEN,
-        allowed=around.allowed,
-        online=around.online,
+        saved,
+        advice(f"taskset --cpu-list 0-{around.online - 1}", why, saved),
+        kind=Kind.PROVEN,
     )
 
 
 def _shared_cpus(case: Case) -> Suspect | None:
     """Return that the threads of one process share CPUs while others are idle."""
-    e, host, around = case.evidence, case.evidence.host, case.around
+    e, host, around = case.evidence, case.host, case.around
     ranks = e.config.tensor_parallel_size * e.config.pipeline_parallel_size
     each = min(e.config.num_threads, e.cores) // ranks
     if host is None or not 0 < around.narrowest < each:
@@ -100,15 +84,12 @@ def _shared_cpus(case: Case) -> Suspect | None:
     idle = max(0.0, host.cpus - host.busy / host.seconds)
     lost = min(case.waited, idle)
     return suspect(
-        "affinity",
         f"A process of the engine has {each} threads and may use {around.narrowest} of "
         f"{host.cpus} CPUs. The threads waited {case.waited:.0%} of the time for a CPU while "
         f"{idle:.1f} were idle.",
         lost,
-        [change(f"taskset -a -p -c 0-{host.cpus - 1} PID", "lets each thread use any CPU", lost)],
-        Kind.PROVEN,
-        waited_share=case.waited,
-        idle_cpus=idle,
+        advice(f"taskset -a -p -c 0-{host.cpus - 1} PID", "lets each thread use any CPU", lost),
+        kind=Kind.PROVEN,
     )
 
 
@@ -117,7 +98,7 @@ def cpu_quota(case: Case) -> Suspect | None:
     around = case.around
     if not around.quota or not around.throttled:
         return None
-    threads = case.evidence.config.num_threads
+    threads = case.config.num_threads
     lost = min(0.95, around.throttled / (case.window.seconds * max(1, threads)))
     if around.quota < threads:
         lost = max(lost, WORTH)  # a fault of the settings, even where others take the cores first
@@ -126,20 +107,16 @@ def cpu_quota(case: Case) -> Suspect | None:
     if fewer < threads:
         why = f"fits the limit of {around.quota:.1f} CPUs, so that no thread is stopped in a step"
         # No figure: fewer threads should gain nothing under the same limit, but gained 82 %.
-        changes.append(change(f"--num-threads {fewer}", why, 0.0, num_threads=fewer))
+        changes.append(setting(why, 0.0, num_threads=fewer))
     raised = f"a CPU limit above {around.quota:.1f} (docker --cpus, resources.limits.cpu)"
-    changes.append(change(raised, "lets the threads run on", lost))
+    changes.append(advice(raised, "lets the threads run on", lost))
     return suspect(
-        "cpu_quota",
         f"The container's limit of {around.quota:.1f} CPUs stopped the engine's threads for "
         f"{around.throttled:.1f} s of {case.window.seconds:.1f} s, which costs {lost:.0%}.",
         lost,
-        changes,
-        Kind.PROVEN,
-        min(WORTH, lost),
-        quota=around.quota,
-        throttled_s=around.throttled,
-        threads=threads,
+        *changes,
+        kind=Kind.PROVEN,
+        floor=min(WORTH, lost),
     )
 
 
@@ -157,22 +134,17 @@ def low_priority(case: Case) -> Suspect | None:
         return None
     lost = (1.0 - case.window.share("idle")) * case.waited
     return suspect(
-        "low_priority",
         f"The engine {how}, so other processes get the cores first: its threads waited "
         f"{case.waited:.0%} of the time for one.",
         lost,
-        [change(flag, "gives it an equal part of the cores", lost / 2)],
-        Kind.PROVEN,
-        nice=around.nice,
-        policy=around.policy,
-        weight=around.weight,
-        waited_share=case.waited,
+        advice(flag, "gives it an equal part of the cores", lost / 2),
+        kind=Kind.PROVEN,
     )
 
 
 def busy_neighbour(case: Case) -> Suspect | None:
     """Other processes use the kernels' cores."""
-    e, host = case.evidence, case.evidence.host
+    e, host = case.evidence, case.host
     if host is None or e.others - host.steal / host.seconds < QUIET:
         return None
     threads = e.config.num_threads
@@ -184,18 +156,13 @@ def busy_neighbour(case: Case) -> Suspect | None:
         "unchanged, but give the other processes their own cores (taskset, a container's limit), "
         "or use fewer threads: no other flag can"
     )
-    best = case.faster_model(f"--num-threads {threads}", why, alone)
-    saved = saving(best.estimated_gain) if case.window.steps else waited
+    saved = case.saved(alone)
     return suspect(
-        "busy_neighbour",
         f"Other processes keep {host.others:.1f} of {host.cpus} CPUs busy{_named(host)}, and the "
         f"engine's threads waited {waited:.0%} of the time for one.",
-        saved,
-        [best],
-        Kind.NEIGHBOUR,
-        others_cpus=host.others,
-        waited_share=waited,
-        cpus=host.cpus,
+        saved if case.window.steps else waited,
+        advice(f"--num-threads {threads}", why, saved),
+        kind=Kind.NEIGHBOUR,
     )
 
 
@@ -210,21 +177,17 @@ def _named(host: HostUse) -> str:
 
 def stolen_cpu(case: Case) -> Suspect | None:
     """Other virtual machines use the CPUs."""
-    host = case.evidence.host
+    host = case.host
     steal = 0.0 if host is None else host.steal / host.seconds
     if host is None or steal < STOLEN:
         return None
     kept = max(0.05, 1.0 - steal / host.cpus)
-    threads = case.evidence.config.num_threads
-    ratio = case.estimate.threads_ratio(threads * kept, threads)
+    threads = case.config.num_threads
+    saved = case.saved(case.estimate.threads_ratio(threads * kept, threads))
     why = "the host gives them to other virtual machines: no flag can change that"
-    best = case.faster_model("a machine whose CPUs are not shared", why, ratio)
     return suspect(
-        "stolen_cpu",
         f"Other virtual machines took {steal:.1f} of {host.cpus} CPUs.",
-        saving(best.estimated_gain),
-        [best],
-        Kind.NEIGHBOUR,
-        steal_cpus=steal,
-        cpus=host.cpus,
+        saved,
+        advice("a machine whose CPUs are not shared", why, saved),
+        kind=Kind.NEIGHBOUR,
     )

@@ -1,20 +1,22 @@
-"""Causes outside the core: the queue, the tokenizer, the clients."""
+"""Causes outside of steps: the queue, the tokenizer, images, connections."""
 
 from __future__ import annotations
 
+from quire.core.images import IMAGE_PROCESSES
 from quire.explain.causes.cache import FULL_BATCH, blocks_are_full
 from quire.explain.causes.case import (
     WORTH,
     Case,
     Kind,
     Suspect,
-    change,
+    advice,
     saving,
+    setting,
     small_batch,
     suspect,
 )
 from quire.explain.evidence import QUIET
-from quire.explain.report import THROUGHPUT, Change
+from quire.explain.report import Change
 
 BUSY_LOOP = 0.8
 """Share of its time from which the event loop's thread delays the engine."""
@@ -24,13 +26,17 @@ MANY_POLLS = 20.0
 """GET requests per second that no monitoring needs."""
 LEAST_LEFT = 0.1
 """Share of the time that counts as left to a starved event loop."""
+HALF = 0.5
+"""Of the pixels: what an image of 0.7 times the side takes."""
+LEAST_PROCESS = 0.5
+"""Share of its time that an image process must compute to delay the core."""
 LEAST_LOOP = 0.3
 """Share of the engine's CPU time that the event loop must take to delay the core."""
 
 
 def queueing(case: Case) -> Suspect | None:
     """Requests wait for a seat in the batch, even if a larger batch is not faster."""
-    w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
+    w, seats = case.window, case.seats
     # The gauges are sampled, so `running` misses the moments between two requests.
     mean = w.running + w.waiting
     if w.waiting <= 0.0 or (demand := max(w.demand, mean)) <= seats:
@@ -38,9 +44,9 @@ def queueing(case: Case) -> Suspect | None:
     if w.running <= min(FULL_BATCH * seats, seats - 1.0):  # a seat is free
         if blocks_are_full(w):
             return None  # see `kv_cache_too_small`
-        if len(case.evidence.args.replicas) > 1 and w.waiting >= 0.5:
+        if len(case.args.replicas) > 1 and w.waiting >= 0.5:
             return _waits_for_one_replica(case)
-    most = case.evidence.config.scheduler.max_num_batched_tokens  # each seat needs a token
+    most = case.config.scheduler.max_num_batched_tokens  # each seat needs a token
     wanted = round(min(4.0 * seats, demand, most))
     if w.kv_share > 0:
         wanted = min(wanted, int(w.running / w.kv_share))
@@ -48,36 +54,29 @@ def queueing(case: Case) -> Suspect | None:
     # With fewer requests than seats on average, they queue in bursts.
     usual = min(wanted, round(mean))
     gain = max(0.0, case.estimate.batch_gain(usual)) if usual > seats else 0.0
-    fields: dict[str, bool | int | float | str | None] = {"max_num_seqs": wanted}
     why = f"reads the weights once for {wanted} sequences in place of {seats}"
     taken = f"All {seats} seats" if seats > 1 else "The one seat"
     floor = small_batch(w)
     return suspect(
-        "queueing",
         f"{taken} of the batch {'are' if seats > 1 else 'is'} taken, and {w.waiting:.1f} requests "
         "wait on average.",
         saving(gain),
-        [Change(f"--max-num-seqs {wanted}", why, THROUGHPUT, gain, fields)],
-        Kind.PROVEN if max(floor, saving(gain)) >= WORTH else Kind.ELSEWHERE,
-        floor,
-        running=w.running,
-        waiting=w.waiting,
-        max_num_seqs=seats,
-        rejected=w.rejected,
+        setting(why, saving(gain), max_num_seqs=wanted),
+        kind=Kind.PROVEN if max(floor, saving(gain)) >= WORTH else Kind.ELSEWHERE,
+        floor=floor,
     )
 
 
 def _waits_for_one_replica(case: Case) -> Suspect | None:
     """Return that requests wait in one replica although another one has seats and blocks."""
-    w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
+    w, seats = case.window, case.seats
     return suspect(
-        "queueing",
         f"On average {w.running:.1f} of {seats} seats of a replica are taken and {w.waiting:.1f} "
         "requests wait: one replica has a queue while another has free seats.",
         WORTH,
-        [change("no X-data-parallel-rank in requests", "spreads them over all replicas", 0.0)],
-        Kind.PROVEN,
-        WORTH,
+        advice("no X-data-parallel-rank in requests", "spreads them over all replicas"),
+        kind=Kind.PROVEN,
+        floor=WORTH,
     )
 
 
@@ -88,7 +87,7 @@ def tokenization(case: Case) -> Suspect | None:
     if e.offline:
         why = "`quire serve` tokenizes in separate processes; offline one thread does everything"
         flag = f"--tokenizer-pool-size {max(1, e.args.tokenizer_pool_size)}"
-        changes = [change(flag, why, share)]
+        best = advice(flag, why, share)
         lost, floor = share, 0.0
         where = "in the thread that also runs the steps"
     else:
@@ -112,18 +111,14 @@ def tokenization(case: Case) -> Suspect | None:
         alone = saving(max(0.0, e.cores / max(busy, 1e-9) - 1.0))
         lost = min(idle, alone, busy_lanes * (1.0 - lanes / more))
         floor = max(floor, lost)
-        why, gained = f"tokenizes in {more} processes at once", case.if_quiet(lost)
-        changes = [change(f"--tokenizer-pool-size {more}", why, gained, tokenizer_pool_size=more)]
+        why = f"tokenizes in {more} processes at once"
+        best = setting(why, case.if_quiet(lost), tokenizer_pool_size=more)
         where = f"in {lanes} process{'es' if lanes > 1 else ''}, and the core waits {idle:.0%}"
     return suspect(
-        "tokenization",
         f"Tokenization takes {busy_lanes:.0%} of the time, {where}.",
         lost,
-        changes,
+        best,
         floor=floor,
-        tokenize_share=busy_lanes,
-        core_idle=w.share("idle"),
-        tokenizer_pool_size=e.args.tokenizer_pool_size,
     )
 
 
@@ -137,11 +132,9 @@ def detokenization(case: Case) -> Suspect | None:
         lost = min(w.share("idle"), w.share("detokenize") - 0.5)
         flag, why = "stream=false in requests", "turns an answer into text once, not per token"
     return suspect(
-        "detokenization",
         f"Turning tokens into text takes {w.share('detokenize'):.0%} of one core's time.",
         lost,
-        [change(flag, why, lost)],
-        detokenize_share=w.share("detokenize"),
+        advice(flag, why, lost),
     )
 
 
@@ -154,19 +147,16 @@ def http_overload(case: Case) -> Suspect | None:
     # Beside other programs a busy loop proves nothing, unless the core waits for it.
     lost = max(min(w.share("idle"), _loop_time(case, busy)), 0.5 * (busy - BUSY_LOOP))
     return suspect(
-        "http_overload",
         f"The API process's thread is {min(1.0, busy):.0%} busy with connections, requests and "
         f"events, and the core waits {w.share('idle'):.0%} of the time.",
         lost,
-        [change("stream=false, or several servers", "writes fewer events per process", lost)],
-        loop_busy=min(1.0, busy),
-        loop_lag_p99_s=w.loop_lag_p99,
+        advice("stream=false, or several servers", "writes fewer events per process", lost),
     )
 
 
 def _fills_loop(case: Case, busy: float, most: float = BUSY_LOOP) -> bool:
     """Return whether the event loop hardly rests, and takes much of the engine's CPU time."""
-    host = case.evidence.host
+    host = case.host
     own = 1.0 if host is None or not host.own else min(1.0, host.own / host.seconds)
     return _loop_time(case, busy) >= most and busy >= LEAST_LOOP * own
 
@@ -180,7 +170,7 @@ def _loop_time(case: Case, busy: float) -> float:
 
 def _loop_waited(case: Case) -> float:
     """Return the share of the window in which the event loop's thread waited for a core."""
-    host = case.evidence.host
+    host = case.host
     return 0.0 if host is None else host.loop_waited / host.seconds
 
 
@@ -192,11 +182,9 @@ def tls(case: Case) -> Suspect | None:
     busy = min(1.0, w.share("http", "send"))
     lost = 0.5 * busy
     return suspect(
-        "tls",
         f"The API process's thread spends {busy:.0%} of the time on encrypted connections.",
         lost,
-        [change("a proxy that ends TLS (nginx, envoy)", "encrypts in other processes", lost)],
-        http_share=w.share("http"),
+        advice("a proxy that ends TLS (nginx, envoy)", "encrypts in other processes", lost),
     )
 
 
@@ -212,13 +200,41 @@ def scrapes(case: Case) -> Suspect | None:
     path = max(w.polls, key=w.polls.__getitem__, default="/metrics")
     path = path if path.startswith("/") else "/…"
     return suspect(
-        "scrapes",
         f"GET {path} and others were answered {asked / w.seconds:.0f} times per second, which "
         f"took {lost:.0%} of the API process's thread.",
         lost,
-        [change("scrape_interval: 15s in Prometheus, fewer polls", "asks less often", lost)],
-        Kind.PROVEN,
-        WORTH if lost >= WORTH * left else 0.0,
-        polls_s=asked / w.seconds,
-        path=path,
+        advice("scrape_interval: 15s in Prometheus, fewer polls", "asks less often", lost),
+        kind=Kind.PROVEN,
+        floor=WORTH if lost >= WORTH * left else 0.0,
     )
+
+
+def encoder(case: Case) -> Suspect | None:
+    """The tower reads images while text waits."""
+    share = case.window.share("encode")
+    return suspect(
+        f"The tower reading images takes {share:.0%} of the core's time.",
+        HALF * share,
+        _smaller(share),
+        kind=Kind.CLIENTS,
+    )
+
+
+def image_preparation(case: Case) -> Suspect | None:
+    """The core waits for images that are decoded and resized."""
+    w, e = case.window, case.evidence
+    busy, idle = w.share("images"), w.share("idle")
+    lanes = min(IMAGE_PROCESSES, max(1, e.cores))
+    if busy < LEAST_PROCESS * min(lanes, 2):
+        return None
+    return suspect(
+        f"Decoding and resizing images takes {busy:.1f} cores, in up to {IMAGE_PROCESSES} "
+        f"processes, and the core waits {idle:.0%}.",
+        min(idle, busy / lanes),
+        _smaller(min(idle, busy / lanes)),
+        kind=Kind.CLIENTS,
+    )
+
+
+def _smaller(share: float) -> Change:
+    return advice("smaller images", "half of the pixels take half of the time", HALF * share)

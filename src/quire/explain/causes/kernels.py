@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from quire.core.cost import together
-from quire.explain.causes.case import CONFIDENCE, Case, Kind, Suspect, change, saving, suspect
+from quire.explain.causes.case import Case, Kind, Suspect, advice, setting, suspect
 from quire.explain.limits import profile_of
-from quire.explain.report import START, THROUGHPUT, Change, Finding
+from quire.explain.report import START, Change
 from quire.models.cost import product_type
 
 MISTUNED, TUNED = 0.35, 0.6
@@ -26,16 +26,12 @@ def reference_ops(case: Case) -> Suspect | None:
     if e.config.device != "cpu" or not (torch or e.args.ops == "reference"):
         return None
     ratio = case.usual()
-    best = case.faster_model("--ops auto", "computes with native kernels", ratio, ops="auto")
     return suspect(
-        "reference_ops",
         f"The model runs in plain torch (--ops reference), which takes {case.model:.0%} of the "
         f"time; native kernels usually take {ratio:.2f} times as long.",
-        saving(best.estimated_gain),
-        [best],
-        Kind.PROVEN,
-        model_share=case.model,
-        usual_ratio=ratio,
+        case.saved(ratio),
+        setting("computes with native kernels", case.saved(ratio), ops="auto"),
+        kind=Kind.PROVEN,
     )
 
 
@@ -47,18 +43,13 @@ def forced_isa(case: Case) -> Suspect | None:
     if not platform.best_isa or platform.isa == platform.best_isa:
         return None
     ratio = case.usual() if case.estimate.measured else WORST_ISA
-    best = case.faster_model(
-        "unset QUIRE_CPU_ISA", f"computes with {platform.best_isa}, which this machine has", ratio
-    )
+    why = f"computes with {platform.best_isa}, which this machine has"
     return suspect(
-        "forced_isa",
         f"The kernels use {platform.isa}, but this machine has {platform.best_isa} (QUIRE_CPU_ISA "
         f"is set), which usually saves {1 - ratio:.0%} of the model's time.",
-        saving(best.estimated_gain),
-        [best],
-        Kind.PROVEN,
-        isa=platform.isa,
-        best_isa=platform.best_isa,
+        case.saved(ratio),
+        advice("unset QUIRE_CPU_ISA", why, case.saved(ratio)),
+        kind=Kind.PROVEN,
     )
 
 
@@ -81,46 +72,33 @@ def untuned_kernels(case: Case) -> Suspect | None:
     inside = min(1.0, seconds / max(1e-9, profile.model_seconds))
     saved = case.model * inside * (1.0 - needed / (TUNED * seconds))
     return suspect(
-        "untuned_kernels",
         f"Products reach {needed / seconds:.0%} of the rates that kernels reached when this "
         f"machine was measured, and take {case.model * inside:.0%} of the time. The file of quire "
         f"tune kernels has values for {platform.tuned} shapes, which do not fit.",
         saved,
-        [change(f"quire tune kernels --model {e.args.model}", "finds values that do", saved)],
-        Kind.PROVEN,
-        tuned_shapes=platform.tuned,
-        reached=needed / seconds,
+        advice(f"quire tune kernels --model {e.args.model}", "finds values that do", saved),
+        kind=Kind.PROVEN,
     )
 
 
 def decoded_weights(case: Case) -> Suspect | None:
     """Weights in 8-bit floats, which kernels without instructions for them decode slowly."""
     e, platform = case.evidence, case.evidence.platform
-    if (
-        platform is None
-        or platform.isa != "avx2"
-        or not (e.config.quantization or "").startswith("fp8")
-    ):
+    decoded = (e.config.quantization or "").startswith("fp8")
+    if platform is None or platform.isa != "avx2" or not decoded:
         return None
     ratio = case.estimate.model_ratio(quantization="int8")
+    best = advice("a checkpoint in int8", "multiplies integers", case.saved(ratio))
     if e.args.quantization is not None:
-        change = case.faster_model(
-            "--quantization int8", "has as many bytes, and multiplies integers", ratio,
-            quantization="int8",
-        )  # fmt: skip
-    else:
-        change = case.faster_model("a checkpoint in int8", "multiplies integers", ratio)
+        why = "has as many bytes, and multiplies integers"
+        best = setting(why, case.saved(ratio), quantization="int8")
     return suspect(
-        "decoded_weights",
         f"The weights are {e.config.quantization}, which {platform.isa} kernels decode for each "
         f"step. The model takes {case.model:.0%} of the time; in int8 it usually takes {ratio:.2f} "
         "times as long.",
-        saving(change.estimated_gain),
-        [change],
-        Kind.PROVEN,
-        quantization=e.config.quantization or "",
-        isa=platform.isa,
-        model_share=case.model,
+        case.saved(ratio),
+        best,
+        kind=Kind.PROVEN,
     )
 
 
@@ -134,19 +112,9 @@ def python_ops(case: Case) -> Suspect | None:
     share = case.model * min(1.0, inside)
     names = ", ".join(sorted({op.name for op in slow}))
     return suspect(
-        "python_ops",
         f"{share:.0%} of the time goes to operations that have no native kernel: {names}.",
         share,
-        [
-            Change(
-                "quire bug-report",
-                f"report the model: {names} should have a kernel",
-                THROUGHPUT,
-                0.0,
-            )
-        ],
-        operations=names,
-        python_share=share,
+        advice("quire bug-report", f"report the model: {names} should have a kernel"),
     )
 
 
@@ -155,21 +123,15 @@ def cold_start(case: Case) -> Suspect | None:
     e, platform = case.evidence, case.evidence.platform
     if platform is None or not platform.unkept or platform.loading < COLD:
         return None
-    known = e.config.pack_cache_bytes
-    flag = "a QUIRE_CACHE_DIR that lasts, on a disk with room"
-    fields: dict[str, bool | int | float | str | None] = {}
+    known, why = e.config.pack_cache_bytes, "maps the packed weights that an earlier start kept"
+    best = Change("a QUIRE_CACHE_DIR that lasts, on a disk with room", why, START, 0.0)
     if platform.unkept > known:
         most = max(20, -(-2 * platform.unkept // 2**30))  # at least the default
-        flag, fields = f"--pack-cache-bytes {most}GiB", {"pack_cache_bytes": most * 2**30}
-    best = Change(flag, "maps the packed weights that an earlier start kept", START, 0.0, fields)
+        best = setting(why, 0.0, START, pack_cache_bytes=most * 2**30)
     text = (
         f"The start took {platform.loading:.0f} s to read and pack {platform.unkept / 1e9:.2f} GB "
         f"of weights, and the next one will, too: their packed form is not kept (--pack-cache-bytes"
         f" is {known:,}). The running engine loses nothing."
     )
-    figures: dict[str, float | int | str] = {
-        "loading_s": round(platform.loading, 2),
-        "weight_bytes": platform.unkept,
-    }
-    finding = Finding("cold_start", text, 0.0, figures, False, CONFIDENCE[Kind.START])
-    return Suspect(finding, [best], Kind.START, floor=1e-9)  # which keeps a change without a figure
+    # The floor keeps a change without a figure.
+    return Suspect(text, 0.0, [best], Kind.START, floor=1e-9)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from quire.explain.causes.cache import blocks_are_full
-from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, suspect
-from quire.explain.report import THROUGHPUT, Cause, Change
+from quire.explain.causes.case import WORTH, Case, Kind, Suspect, advice, setting, suspect
 
 OFTEN = 0.3
 """Share of the requests that must ask for something before it is a cause."""
@@ -22,15 +21,12 @@ def logprobs(case: Case) -> Suspect | None:
     # The core encodes them and the front end decodes them and writes them as text.
     lost = min(0.9, _sampling(case, "logprobs") + 0.7 * w.share("core_send") + _front(case))
     return suspect(
-        "logprobs",
         f"{mix.share('logprobs'):.0%} of the requests ask for log-probabilities, of {each:.0f} "
         f"tokens per position: choosing, sending and writing them takes about {lost:.0%} of the "
         "time.",
         lost,
-        [change("logprobs=0 in requests", "reports the chosen tokens only", lost)],
-        Kind.PROVEN,
-        requests_share=mix.share("logprobs"),
-        top_logprobs=each,
+        advice("logprobs=0 in requests", "reports the chosen tokens only", lost),
+        kind=Kind.PROVEN,
     )
 
 
@@ -41,44 +37,42 @@ def prompt_logprobs(case: Case) -> Suspect | None:
     if mix.share("prompt_logprobs") < OFTEN:
         return None
     return suspect(
-        "prompt_logprobs",
         f"{mix.share('prompt_logprobs'):.0%} of the requests ask for log-probabilities of their "
         "prompts: each prompt token needs logits of the whole vocabulary, and no prefix is reused.",
         lost,
-        [change("no prompt_logprobs in requests", "computes logits of one row", lost)],
-        Kind.PROVEN,
-        requests_share=mix.share("prompt_logprobs"),
+        advice("no prompt_logprobs in requests", "computes logits of one row", lost),
+        kind=Kind.PROVEN,
     )
 
 
 def penalties(case: Case) -> Suspect | None:
     """Penalties make sampling slow."""
     text = "have penalties, which change logits before each token is drawn"
-    return _slow_sampling(case, "penalties", "penalties", text)
+    return _slow_sampling(case, "penalties", text)
 
 
 def token_edits(case: Case) -> Suspect | None:
     """logit_bias, bad_words or allowed tokens make sampling slow."""
     text = "have logit_bias, bad_words or allowed tokens, which change logits before each draw"
-    return _slow_sampling(case, "token_edits", "edits", text)
+    return _slow_sampling(case, "edits", text)
 
 
 def structures(case: Case) -> Suspect | None:
     """Structured output takes long: masks of each token, or to compile what is asked for."""
-    w, seats = case.window, case.evidence.config.scheduler.max_num_seqs
+    w, seats = case.window, case.seats
     text, compiled = "have structured output, whose masks are computed for each token", 0.0
     free = w.running + 1.0 <= seats and not blocks_are_full(w)
-    if free and w.waiting >= 0.5 and w.adapters <= case.evidence.args.max_loras:
+    if free and w.waiting >= 0.5 and w.adapters <= case.args.max_loras:
         # What else could a request wait for?
         compiled = min(w.share("idle"), w.waiting / (w.running + w.waiting))
         text += f", and {w.waiting:.1f} wait for theirs to be compiled although seats are free"
-    return _slow_sampling(case, "structures", "structures", text, compiled)
+    return _slow_sampling(case, "structures", text, compiled)
 
 
 def adapter_seats(case: Case) -> Suspect | None:
     """Requests wait because a step computes with few adapters."""
     e, w = case.evidence, case.window
-    seats = e.config.scheduler.max_num_seqs
+    seats = case.seats
     if not e.args.enable_lora or w.adapters <= e.args.max_loras or w.waiting < 0.2:
         return None
     if w.running >= 0.95 * seats:
@@ -87,16 +81,12 @@ def adapter_seats(case: Case) -> Suspect | None:
     # No figure: a step with more adapters multiplies by all of them. Seen: −9 to +71 % tokens/s.
     why = f"computes with {wanted} adapters in one step, so that fewer requests wait"
     return suspect(
-        "adapter_seats",
         f"Sequences want {wanted} adapters and a step takes {e.args.max_loras}: {w.waiting:.1f} "
         f"wait although {seats - w.running:.0f} of {seats} seats are free.",
         WORTH,
-        [Change(f"--max-loras {wanted}", why, THROUGHPUT, 0.0, {"max_loras": wanted})],
-        Kind.PROVEN,
-        WORTH,
-        adapters=wanted,
-        max_loras=e.args.max_loras,
-        waiting=w.waiting,
+        setting(why, 0.0, max_loras=wanted),
+        kind=Kind.PROVEN,
+        floor=WORTH,
     )
 
 
@@ -108,11 +98,9 @@ def adapters(case: Case) -> Suspect | None:
     seconds = sum(op.seconds for op in profile.ops if "lora" in op.name)
     share = case.model * min(1.0, seconds / max(1e-9, profile.model_seconds))
     return suspect(
-        "adapters",
         f"{share:.0%} of the time goes to the products of LoRA adapters.",
         share,
-        [change("a merged model, or a lower rank", "has no products of adapters", share)],
-        adapters_share=share,
+        advice("a merged model, or a lower rank", "has no products of adapters", share),
     )
 
 
@@ -120,7 +108,6 @@ def salted_prefixes(case: Case) -> Suspect | None:
     """Prompts would share prefixes, but their cache_salt differs."""
     return _repeated(
         case,
-        "salted_prefixes",
         "salted_tokens",
         "repeated an earlier prompt with another cache_salt, and were computed again.",
         "one cache_salt per group of clients",
@@ -132,7 +119,6 @@ def shifted_prefixes(case: Case) -> Suspect | None:
     """Prompts have the same text behind a beginning that changes."""
     return _repeated(
         case,
-        "shifted_prefixes",
         "shifted_tokens",
         "were the same as in earlier prompts, but behind another beginning, so the prefix cache "
         "could not serve them.",
@@ -141,9 +127,7 @@ def shifted_prefixes(case: Case) -> Suspect | None:
     )
 
 
-def _repeated(
-    case: Case, cause: Cause, counter: str, text: str, flag: str, why: str
-) -> Suspect | None:
+def _repeated(case: Case, counter: str, text: str, fix: str, why: str) -> Suspect | None:
     """Return that prompts repeat text without a common prefix; `counter`: of `RequestMix`."""
     w = case.window
     tokens = getattr(w.mix, counter)
@@ -151,29 +135,23 @@ def _repeated(
     lost = case.estimate.cached_share(missed) if missed > 0 else 0.0
     share = min(1.0, tokens / max(1, w.prompt_tokens))  # arrivals are counted earlier
     return suspect(
-        cause,
         f"{share:.0%} of the prompt tokens {text}",
         lost,
-        [change(flag, why, lost)],
-        Kind.PROVEN,
-        **{counter: tokens, "prompt_tokens": w.prompt_tokens},
+        advice(fix, why, lost),
+        kind=Kind.PROVEN,
     )
 
 
-def _slow_sampling(
-    case: Case, cause: Cause, kind: str, text: str, floor: float = 0.0
-) -> Suspect | None:
+def _slow_sampling(case: Case, kind: str, text: str, floor: float = 0.0) -> Suspect | None:
     share = case.window.mix.share(kind)
     lost = max(floor, _sampling(case, kind))
     if share < OFTEN:
         return None
     return suspect(
-        cause,
         f"{share:.0%} of the requests {text}; that takes about {lost:.0%} of the time.",
         lost,
-        [change(f"fewer requests with {kind}", "samples plain rows", lost)],
-        Kind.PROVEN,
-        requests_share=share,
+        advice(f"fewer requests with {kind}", "samples plain rows", lost),
+        kind=Kind.PROVEN,
     )
 
 
@@ -190,5 +168,5 @@ def _front(case: Case) -> float:
     if case.evidence.offline:
         return 0.7 * w.share("detokenize")
     busy = w.share("detokenize", "send", "http")
-    free = max(0.0, case.evidence.cores - case.evidence.config.num_threads * case.model)
+    free = max(0.0, case.evidence.cores - case.config.num_threads * case.model)
     return 0.5 * max(0.0, min(1.0, busy) - free)

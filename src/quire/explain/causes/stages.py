@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from quire.explain.causes.case import Case, Suspect, change, suspect
+from quire.explain.causes.case import Case, Suspect, advice, suspect
 
 SHARED = 0.2
 """CPUs that other processes use, from which stages wait for them."""
@@ -19,7 +19,7 @@ def slow_stage(case: Case) -> Suspect | None:
 
     Only the stages on this machine are seen.
     """
-    config, host = case.evidence.config, case.evidence.host
+    config, host = case.config, case.host
     ranks, most = config.tensor_parallel_size, config.pipeline_parallel_size
     count = min(most, len(host.workers) // ranks) if host is not None else 0
     if host is None or count < 2:
@@ -42,23 +42,18 @@ def slow_stage(case: Case) -> Suspect | None:
     else:
         flag, why = "VLLM_PP_LAYER_PARTITION", f"gives stage {slow} fewer layers"
     return suspect(
-        "slow_stage",
         f"Stage {slow} (process {worst.pid}) computes or waits for a core {times[slow]:.0%} of the "
         f"time, {worst.waited / host.seconds:.0%} without one; the others {others:.0%}, and then "
         "they wait for it.",
         lost,
-        [change(flag, why, lost)],
-        slow_stage=slow,
-        pid=worst.pid,
-        slow_share=times[slow],
-        others_share=others,
+        advice(flag, why, lost),
     )
 
 
 def slow_replica(case: Case) -> Suspect | None:
     """One replica waits for a core for more of its time than the others."""
-    config, host = case.evidence.config, case.evidence.host
-    count = len(case.evidence.args.replicas)
+    config, host = case.config, case.host
+    count = len(case.args.replicas)
     ranks = config.tensor_parallel_size * config.pipeline_parallel_size
     if host is None or count < 2 or len(host.workers) < count * ranks:
         return None
@@ -72,15 +67,10 @@ def slow_replica(case: Case) -> Suspect | None:
     if lost < UNEVEN:
         return None
     return suspect(
-        "slow_replica",
         f"Replica {slow} (process {worst.pid}) has a core for {had[slow]:.0%} of the time in which "
         f"it wants one, and the others for {others:.0%}: something else runs on its cores.",
         lost,
-        [change(flag, "lets it compute as fast as the others", lost)],
-        slow_replica=slow,
-        pid=worst.pid,
-        slow_share=had[slow],
-        others_share=others,
+        advice(flag, "lets it compute as fast as the others", lost),
     )
 
 
@@ -103,18 +93,13 @@ def slow_link(case: Case) -> Suspect | None:
     if lost < SLOW:
         return None
     slow = max(range(len(ways)), key=ways.__getitem__)
-    link, per_node = stages[slow], case.evidence.config.cluster.nnodes / len(stages)
+    link, per_node = stages[slow], case.config.cluster.nnodes / len(stages)
     nodes = int(slow * per_node), int((slow + 1) * per_node)
     why, rate = "makes them come sooner", link.hop_bytes / max(link.hop_seconds, 1e-9) / 1e6
     return suspect(
-        "slow_link",
         f"Rows of a step take {1e3 * ways[slow]:.1f} ms from node {nodes[0]} to node {nodes[1]}, "
         f"with a receipt back: {link.hop_bytes / steps / 1e3:.1f} KB, {rate:.1f} MB/s. All stages "
         f"together compute a step in {1e3 * sum(busy):.1f} ms.",
         lost,
-        [change(f"a faster network between node {nodes[0]} and node {nodes[1]}", why, lost)],
-        stage=slow,
-        hop_ms=1e3 * ways[slow],
-        hop_mb_s=rate,
-        compute_ms=1e3 * sum(busy),
+        advice(f"a faster network between node {nodes[0]} and node {nodes[1]}", why, lost),
     )

@@ -13,21 +13,24 @@ from quire.explain.causes.case import (
     Case,
     Kind,
     Suspect,
-    change,
+    advice,
+    saving,
+    setting,
     suspect,
 )
 from quire.explain.estimate import LONG_CHUNK
-from quire.explain.report import ITL, THROUGHPUT, Change
+from quire.explain.report import ITL, Change
 
 DISPATCHING = 0.1
 """Share of the time for dispatching from which a healthy engine would lose less."""
 _HOST = ("schedule", "prepare", "update", "core_send")
 """The core's work for a step, without the model and sampling."""
-_CHUNKING = ("max_num_batched_tokens", "max_itl_stretch")
 SHORT_STRETCH = 1.2
 """--max-itl-stretch below which prompts wait for streams."""
 TINY_CHUNK = 16
 """Tokens of a step that are too few for prompts on every machine."""
+FEW_ACCEPTED = 0.15
+"""Share of several drafts per pass below which no machine gains by them."""
 LATE = 5.0
 """How much longer than usual the latest of a hundred tokens takes before it is a cause."""
 
@@ -45,14 +48,8 @@ def dispatch_overhead(case: Case) -> Suspect | None:
     many = not 0 < w.demand <= FEW_CLIENTS
     changes = []
     if e.config.enforce_eager and between > 0:
-        changes.append(
-            change(
-                "--no-enforce-eager",
-                "replays the model's operations from a recorded plan, in one call",
-                between,
-                enforce_eager=False,
-            )
-        )
+        why = "replays the model's operations from a recorded plan, in one call"
+        changes.append(setting(why, between, enforce_eager=False))
     once = handing + w.share("schedule", "update", "core_send")
     why = f"asks the scheduler once for {MULTI_STEP} tokens of each sequence"
     changes += _multi_step(case, why, once)
@@ -60,19 +57,14 @@ def dispatch_overhead(case: Case) -> Suspect | None:
         return None
     step = w.seconds / max(1, w.steps)
     return suspect(
-        "dispatch_overhead",
         f"Of each step's {step * 1e3:.2f} ms the kernels compute {1 - lost:.0%}; "
         f"{between + handing:.0%} goes to dispatching their work, {host:.0%} to scheduling, "
         "preparing and reporting the step.",
         lost,
-        changes,
+        *changes,
         # Of a tiny model the core's own work is a limit, as bandwidth is of a large one. So is
         # handing over the short steps of one or two clients.
-        Kind.WASTE if between + handing * many >= DISPATCHING else Kind.LIMIT,
-        between_operations=between,
-        handing_over=handing,
-        host=host,
-        step_ms=step * 1e3,
+        kind=Kind.WASTE if between + handing * many >= DISPATCHING else Kind.LIMIT,
     )
 
 
@@ -85,29 +77,18 @@ def idle_gaps(case: Case) -> Suspect | None:
     waits = case.on_device and not e.config.async_scheduling
     between = ("receive", *_HOST) if waits else ("receive",)
     gap = w.share(*between) * (1.0 - case.waited)
-    changes = []
+    changes = _multi_step(case, f"leaves one gap in place of {MULTI_STEP}", gap)
     if not e.config.async_scheduling:
-        changes.append(
-            change(
-                "--async-scheduling",
-                "schedules the next step while this one is computed",
-                min(gap, case.model),
-                async_scheduling=True,
-            )
-        )
-    changes += _multi_step(case, f"leaves one gap in place of {MULTI_STEP}", gap)
+        why = "schedules the next step while this one is computed"
+        changes.insert(0, setting(why, min(gap, case.model), async_scheduling=True))
     if gap < 0.1:
         return None
     milliseconds = 1e3 * w.share(*between) * w.seconds / max(1, w.steps)
     return suspect(
-        "idle_gaps",
         f"For {milliseconds:.2f} ms between two steps nothing is computed, {gap:.0%} of the time, "
         f"although {w.running:.1f} sequences run.",
         gap,
-        sorted(changes, key=lambda c: -c.estimated_gain),
-        gap_ms=milliseconds,
-        gap_share=gap,
-        running=w.running,
+        *sorted(changes, key=lambda c: -c.estimated_gain),
     )
 
 
@@ -125,22 +106,19 @@ def rank_imbalance(case: Case) -> Suspect | None:
     typical = statistics.median(means[:slowest] + means[slowest + 1 :])
     cores, ranks = case.evidence.cores, len(means)
     threads = ranks * max(1, cores // ranks)  # of all ranks together
-    fields = {} if threads == case.evidence.config.num_threads else {"num_threads": threads}
     why = (
         f"gives each of the {ranks} ranks its own share of {cores} cores; other processes "
         "and slower cores may still slow one down"
     )
     return suspect(
-        "rank_imbalance",
         f"Rank {slowest} takes {means[slowest] * 1e3:.2f} ms per step and the others "
         f"{typical * 1e3:.2f} ms, so they wait {1 - typical / means[slowest]:.0%} of the model's "
         "time.",
         lost,
-        [change(f"--num-threads {threads}", why, lost, **fields)],
-        slow_rank=slowest,
-        slow_ms=means[slowest] * 1e3,
-        typical_ms=typical * 1e3,
-        num_ranks=ranks,
+        # Without fields if it is what the engine has.
+        advice(f"--num-threads {threads}", why, lost)
+        if threads == case.config.num_threads
+        else setting(why, lost, num_threads=threads),
     )
 
 
@@ -159,20 +137,17 @@ def needless_ranks(case: Case) -> Suspect | None:
     why = "computes with threads of one process, which wait for each other for less time"
     # No figure: the window cannot tell how much less. Seen: −45 to +60 % tokens/s.
     return suspect(
-        "needless_ranks",
         f"{e.config.tensor_parallel_size} processes share each layer on a machine with one memory "
         f"node, and wait for each other {waited:.0%} of the model's time.",
         lost,
-        [Change("--tensor-parallel-size 1", why, THROUGHPUT, 0.0, {"tensor_parallel_size": 1})],
+        setting(why, 0.0, tensor_parallel_size=1),
         floor=WORTH if lost >= WORTH else 0.0,
-        ranks=e.config.tensor_parallel_size,
-        waited_share=waited,
     )
 
 
 def small_chunks(case: Case) -> Suspect | None:
     """Prompts are computed in chunks so small that each reads the weights for few tokens."""
-    budget, stretch = (getattr(case.evidence.args, name) for name in _CHUNKING)
+    budget, stretch = case.args.max_num_batched_tokens, case.args.max_itl_stretch
     if budget is None:
         return _short_stretch(case) if stretch is not None and stretch < SHORT_STRETCH else None
     saved = case.estimate.chunk_saving(budget)
@@ -182,49 +157,37 @@ def small_chunks(case: Case) -> Suspect | None:
         saved = max(saved, WORTH)  # a fault of the settings, whatever a busy machine makes of it
     why = "reads the weights once for more tokens of a prompt"
     return suspect(
-        "small_chunks",
         f"Prompts are computed in steps of {budget} tokens (--max-num-batched-tokens). Each step "
         "reads all weights.",
         saved,
-        [
-            change(
-                f"--max-num-batched-tokens {LONG_CHUNK}",
-                why,
-                saved,
-                max_num_batched_tokens=LONG_CHUNK,
-            )
-        ],
-        Kind.PROVEN,
-        budget=budget,
+        setting(why, saved, max_num_batched_tokens=LONG_CHUNK),
+        kind=Kind.PROVEN,
     )
 
 
 def _short_stretch(case: Case) -> Suspect | None:
     """Return that prompts get few tokens of each step because streams may not slow down."""
-    w, stretch = case.window, case.evidence.args.max_itl_stretch
-    seats = case.evidence.config.scheduler.max_num_seqs
+    w, stretch = case.window, case.args.max_itl_stretch
+    seats = case.seats
     if w.waiting < 0.5 or w.running > FULL_BATCH * seats or blocks_are_full(w):
         return None  # they wait for a seat or for blocks
     chunk = max(0, w.computed_tokens - w.generation_tokens) / max(1, w.steps)
     why = "computes prompts in longer chunks, so that fewer requests wait"
     # No figure: streams and prompts share the time. Seen: −17 to +45 % tokens/s.
     return suspect(
-        "small_chunks",
         f"Streams may slow down to {stretch:g} times their pace (--max-itl-stretch), so a step "
         f"computes {chunk:.0f} tokens of prompts, and {w.waiting:.1f} requests wait although seats "
         "and KV blocks are free.",
         w.waiting / (w.running + w.waiting),
-        [Change("--max-itl-stretch 1.5", why, THROUGHPUT, 0.0, {"max_itl_stretch": 1.5})],
-        Kind.PROVEN,
-        WORTH,
-        max_itl_stretch=stretch or 0.0,
-        waiting=w.waiting,
+        setting(why, 0.0, max_itl_stretch=1.5),
+        kind=Kind.PROVEN,
+        floor=WORTH,
     )
 
 
 def long_prompts(case: Case) -> Suspect | None:
     """Steps with long prompts delay the tokens of other requests; offline nobody waits for them."""
-    args, w = case.evidence.args, case.window
+    args, w = case.args, case.window
     if case.evidence.offline:
         return None
     stretch = args.max_itl_stretch if args.max_itl_stretch is not None else 1.5
@@ -234,53 +197,64 @@ def long_prompts(case: Case) -> Suspect | None:
         return None
     if late < LATE:
         return None
-    share = case.estimate.prompt_share
+    gain = late / LATEST - 1.0
+    why = (
+        "computes prompts in chunks that lengthen a step by half; leave --max-num-batched-tokens "
+        "unset"
+    )
     return suspect(
-        "long_prompts",
         f"One of a hundred tokens comes {w.itl_p99 * 1e3:.0f} ms behind the one before it, the "
         f"usual one {w.itl_p50 * 1e3:.0f} ms: long prompts share steps with {w.running:.0f} "
         "sequences.",
-        share,
-        [
-            Change(
-                "--max-itl-stretch 1.5",
-                "computes prompts in chunks that lengthen a step by half; leave "
-                "--max-num-batched-tokens unset",
-                ITL,
-                late / LATEST - 1.0,
-                {"max_itl_stretch": 1.5, "max_num_batched_tokens": None},
-            )
-        ],
-        Kind.PROVEN,
-        itl_p50_ms=1e3 * w.itl_p50,
-        itl_p99_ms=1e3 * w.itl_p99,
+        case.estimate.prompt_share,
+        setting(why, saving(gain), ITL, max_itl_stretch=1.5, max_num_batched_tokens=None),
+        kind=Kind.PROVEN,
     )
 
 
 def long_turns(case: Case) -> Suspect | None:
     """So many passes make a turn that tokens come in bursts, and new requests wait for its end."""
-    args, w = case.evidence.args, case.window
+    args, w = case.args, case.window
     turn = args.num_scheduler_steps
     if turn <= MULTI_STEP or case.evidence.offline or w.itl_p99 < LATE * w.itl_p50:
         return None
-    share = min(case.model, 1.0 - MULTI_STEP / turn)
+    late = min(turn / MULTI_STEP, w.itl_p99 / max(1e-9, w.itl_p50))
+    gain = max(0.0, late / LATEST - 1.0)
     return suspect(
-        "long_turns",
         f"The scheduler decides once in up to {turn} passes (--num-scheduler-steps): tokens come "
         f"in bursts, up to {w.itl_p99 * 1e3:.0f} ms apart, and new requests wait for a turn's end.",
-        share,
-        [
-            Change(
-                f"--num-scheduler-steps {MULTI_STEP}",
-                "more passes save nothing",
-                ITL,
-                max(0.0, min(turn / MULTI_STEP, w.itl_p99 / max(1e-9, w.itl_p50)) / LATEST - 1.0),
-                {"num_scheduler_steps": MULTI_STEP},
-            )
-        ],
-        Kind.PROVEN,
-        num_scheduler_steps=turn,
-        itl_p99_ms=1e3 * w.itl_p99,
+        min(case.model, 1.0 - MULTI_STEP / turn),
+        setting("more passes save nothing", saving(gain), ITL, num_scheduler_steps=MULTI_STEP),
+        kind=Kind.PROVEN,
+    )
+
+
+def poor_drafts(case: Case) -> Suspect | None:
+    """Most drafts are wrong, and verifying and drafting them delays the steps."""
+    w, wanted = case.window, case.config.scheduler.speculative
+    if wanted is None or not w.drafted_passes or not w.steps:
+        return None
+    rows = max(1.0, w.running)
+    tokens = 1.0 + w.accepted_tokens / w.drafted_passes
+    spent = case.estimate.drafts_share() + w.draft_seconds / w.seconds
+    # Without drafts, further passes would compute the accepted ones.
+    host = max(0.0, w.seconds * (1.0 - w.share("model", "idle")) - w.draft_seconds) / w.steps
+    each = (case.estimate.step_seconds(rows) + host) / rows
+    saved = spent - w.accepted_tokens * each / w.seconds
+    several = w.draft_tokens >= 2 * w.drafted_passes
+    few = several and w.accepted_tokens <= FEW_ACCEPTED * w.draft_tokens
+    if few:  # counts prove it, whatever a busy machine makes of the times
+        saved = max(saved, WORTH)
+    why = "drafts nothing"
+    if wanted.num_speculative_tokens_per_batch_size:
+        why += "; without fixed numbers per batch size, it drafts only if that pays"
+    return suspect(
+        f"{w.accepted_tokens / w.draft_tokens:.0%} of {w.draft_tokens:,} drafts "
+        f"({wanted.method}) were accepted, {tokens:.2f} tokens per pass with drafts. Drafting and "
+        f"verifying takes {spent:.0%} of the time.",
+        saved,
+        advice("without --speculative-config", why, saved, speculative_config=None),
+        kind=Kind.PROVEN if few else Kind.WASTE,
     )
 
 
@@ -302,7 +276,7 @@ def _between_operations(case: Case, own: float) -> float:
     if profile is not None and profile.ops and profile.model_seconds:
         inside = sum(op.seconds for op in profile.ops) / profile.model_seconds
         outside = own * case.model * max(0.0, 1.0 - inside)
-    if case.evidence.config.enforce_eager and case.estimate.measured:
+    if case.config.enforce_eager and case.estimate.measured:
         predicted = case.estimate.model_seconds() / case.window.seconds
         outside = max(outside, own * case.model - predicted)
     return outside
@@ -313,7 +287,7 @@ def _handing_over(case: Case) -> float:
     w, profile = case.window, case.evidence.ops
     if profile is None or profile.steps < 0.9 * w.steps:  # known only if every step was profiled
         return 0.0
-    if case.evidence.config.pipeline_parallel_size > 1:  # the profile has all stages' times
+    if case.config.pipeline_parallel_size > 1:  # the profile has all stages' times
         return 0.0
     # A step that began before the window is in its time, but not in the profile.
     edge = case.estimate.step_seconds(max((tokens for tokens, _ in w.step_sizes), default=0.0))
@@ -323,12 +297,11 @@ def _handing_over(case: Case) -> float:
 def _multi_step(case: Case, why: str, share: float) -> list[Change]:
     """Return several passes per turn, which leave only one of the turns that take this share."""
     w = case.window
-    if case.evidence.config.num_scheduler_steps > 1 or w.waiting >= 0.5:
+    if case.config.num_scheduler_steps > 1 or w.waiting >= 0.5:
         return []
     rows = max(1.0, w.running) * 1.5
     steps = sum(count for _, count in w.step_sizes)
     # Only steps with one token per sequence can be multi-step.
     decoding = sum(count for tokens, count in w.step_sizes if tokens <= rows) / max(1, steps)
     saved = share * decoding * (1.0 - 1.0 / MULTI_STEP)
-    flag = f"--num-scheduler-steps {MULTI_STEP}"
-    return [change(flag, why, saved, num_scheduler_steps=MULTI_STEP)]
+    return [setting(why, saved, num_scheduler_steps=MULTI_STEP)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.explain.causes.case import WORTH, Case, Kind, Suspect, change, suspect
+from quire.explain.causes.case import WORTH, Case, Kind, Suspect, advice, setting, suspect
 from quire.explain.report import Change
 
 PAUSED = 0.15
@@ -35,7 +35,7 @@ NO_HUGE_PAGES = {
 
 def stopped(case: Case) -> Suspect | None:
     """A signal stops the engine's processes again and again."""
-    around, host = case.around, case.evidence.host
+    around, host = case.around, case.host
     if around.tracer:
         return None  # it stops threads all the time
     lost, which = around.stopped, f"A process of the engine{_named(case, around.halted)}"
@@ -45,24 +45,21 @@ def stopped(case: Case) -> Suspect | None:
         lost, which = paused, "The API process"
     why = "continues it; then find out who stops it (a freezer, a debugger, Ctrl-Z)"
     return suspect(
-        "stopped",
         f"{which} was stopped (SIGSTOP, a freezer, a debugger) for {lost:.0%} of the time.",
         lost,
-        [change("kill -CONT PID", why, lost)],
-        Kind.PROVEN,
-        stopped_share=around.stopped,
-        paused_share=paused,
+        advice("kill -CONT PID", why, lost),
+        kind=Kind.PROVEN,
     )
 
 
 def _named(case: Case, pid: int) -> str:
     """Return a process's number in brackets, with that of its replica and pipeline stage."""
-    config, host = case.evidence.config, case.evidence.host
+    config, host = case.config, case.host
     workers = [w.pid for w in host.workers] if host is not None else []
     names = [str(pid)] if pid else []
     if pid in workers:
         rank, stages = workers.index(pid), config.pipeline_parallel_size
-        if len(case.evidence.args.replicas) > 1:
+        if len(case.args.replicas) > 1:
             names.append(f"replica {rank // (config.tensor_parallel_size * stages)}")
         if stages > 1:
             names.append(f"stage {rank // config.tensor_parallel_size % stages}")
@@ -71,20 +68,18 @@ def _named(case: Case, pid: int) -> str:
 
 def traced(case: Case) -> Suspect | None:
     """A debugger or strace watches the engine's system calls."""
-    around, host = case.around, case.evidence.host
+    around, host = case.around, case.host
     if not around.tracer:
         return None
     # While the tracer works, the thread that it has stopped does not.
     busy = [n.cpus for n in host.neighbours if n.pid == around.tracer] if host else []
     lost = min(0.95, max([WORTH, *busy]))
     return suspect(
-        "traced",
         f"Process {around.tracer} traces the engine (strace, gdb, a profiler): each system call or "
         "breakpoint stops a thread until the tracer has seen it.",
         lost,
-        [change(f"the end of process {around.tracer}", "no longer stops threads", lost)],
-        Kind.PROVEN,
-        tracer=around.tracer,
+        advice(f"the end of process {around.tracer}", "no longer stops threads", lost),
+        kind=Kind.PROVEN,
     )
 
 
@@ -98,32 +93,26 @@ def python_debugging(case: Case) -> Suspect | None:
     lost = max(WORTH, 0.5 * min(1.0, max(core, loop)))  # such settings double Python's time
     names = ", ".join(found)
     return suspect(
-        "python_debugging",
         f"Python is slowed for debugging ({names}). The core spends {core:.0%} of the time in "
         f"Python, and the API process {min(1.0, loop):.0%}.",
         lost,
-        [change(f"a start without {names}", "runs Python at its usual speed", lost)],
-        Kind.PROVEN,
-        settings=names,
+        advice(f"a start without {names}", "runs Python at its usual speed", lost),
+        kind=Kind.PROVEN,
     )
 
 
 def swapping(case: Case) -> Suspect | None:
     """The machine moves the engine's memory to disk and back."""
-    around, w = case.around, case.window
+    around = case.around
     if around.swap_rate < SWAPPING:
         return None
     lost = min(0.9, max(_disk_share(case), around.swap_rate / SWAP_SPEED))
     return suspect(
-        "swapping",
         f"The machine swaps {around.swap_rate / 1e6:,.0f} MB/s, and "
         f"{around.swapped / 2**20:,.0f} MiB of the engine are in swap.",
         lost,
-        [_less_memory(case, "makes the KV cache smaller: the engine stays in memory", lost)],
-        Kind.PROVEN,
-        swap_bytes_s=around.swap_rate,
-        swapped_bytes=around.swapped,
-        window_s=w.seconds,
+        _less_memory(case, "makes the KV cache smaller: the engine stays in memory", lost),
+        kind=Kind.PROVEN,
     )
 
 
@@ -135,20 +124,18 @@ def memory_pressure(case: Case) -> Suspect | None:
         return None  # see `swapping`
     why = "makes the KV cache smaller; or raise the container's memory limit"
     return suspect(
-        "memory_pressure",
         f"For {lost:.0%} of the time processes waited for the kernel to free memory: files are "
         "dropped from it and read again.",
         lost,
-        [_less_memory(case, why, lost)],
-        memory_wait_s=around.memory_wait,
+        _less_memory(case, why, lost),
     )
 
 
 def _less_memory(case: Case, why: str, lost: float) -> Change:
     """Return 0.7 times the engine's memory as a change."""
-    share = case.evidence.args.memory_share(case.evidence.config.device)
+    share = case.args.memory_share(case.config.device)
     less = max(0.1, round(share * 0.7, 2))
-    return change(f"--gpu-memory-utilization {less:g}", why, lost, gpu_memory_utilization=less)
+    return setting(why, lost, gpu_memory_utilization=less)
 
 
 def open_files(case: Case) -> Suspect | None:
@@ -158,67 +145,57 @@ def open_files(case: Case) -> Suspect | None:
     if share < FULL_FILES:
         return None
     return suspect(
-        "open_files",
         f"A process of the engine has {around.open_files} files and connections open, and may have "
         f"{around.most_files} (ulimit -n): new connections wait or fail.",
         share,
-        [change("ulimit -n 65536", "before the start; each connection takes one", 0.0)],
-        Kind.PROVEN,
-        share,
-        open_files=around.open_files,
-        most_files=around.most_files,
+        advice("ulimit -n 65536", "before the start; each connection takes one"),
+        kind=Kind.PROVEN,
+        floor=share,
     )
 
 
 def offload_reads(case: Case) -> Suspect | None:
     """Weights that --cpu-offload-gb left elsewhere are read again in each step."""
-    around, args = case.around, case.evidence.args
+    around, args = case.around, case.args
     if args.cpu_offload_gb and case.on_device:
         return _offload_copies(case)
     if not args.cpu_offload_gb or not around.read_rate:
         return None
-    lost = max(_disk_share(case), case.model * (1.0 - case.usual()))
+    lost = max(_disk_share(case), case.saved(case.usual()))
     size = args.cpu_offload_gb * 2**30
     if around.free > 1.2 * size:
-        flag, keep = "--cpu-offload-gb 0", 0.0
+        keep = 0.0
         why = f"keeps all weights in memory; {around.free / 2**30:.1f} GiB are free"
     else:
         keep = max(0.0, round(args.cpu_offload_gb - 0.8 * around.free / 2**30, 1))
-        flag = f"--cpu-offload-gb {keep:g}"
         why = "leaves only as much on disk as memory requires"
     return suspect(
-        "offload_reads",
         f"The engine reads {around.read_rate / 1e6:,.0f} MB/s from disk: of the weights, "
         f"{args.cpu_offload_gb:g} GiB are outside of memory, and the file cache cannot hold them.",
         lost,
-        [change(flag, why, lost, cpu_offload_gb=keep)],
-        Kind.PROVEN,
-        read_bytes_s=around.read_rate,
-        offload_gib=args.cpu_offload_gb,
+        setting(why, lost, cpu_offload_gb=keep),
+        kind=Kind.PROVEN,
     )
 
 
 def _offload_copies(case: Case) -> Suspect | None:
     """Return that a GPU copies weights from the host's memory in each step."""
-    w, size = case.window, case.evidence.args.cpu_offload_gb
+    w, size = case.window, case.args.cpu_offload_gb
     rate = size * 2**30 * w.steps / w.seconds
     lost = min(case.model, rate / COPY_SPEED)
     why = "keeps all weights on the GPU; a smaller type (--quantization) may make room"
     return suspect(
-        "offload_reads",
         f"{size:g} GiB of the weights are in the host's memory and are copied to the GPU in each "
         f"step: {rate / 1e9:,.0f} GB/s.",
         lost,
-        [change("--cpu-offload-gb 0", why, lost, cpu_offload_gb=0.0)],
-        Kind.PROVEN,
-        copied_bytes_s=rate,
-        offload_gib=size,
+        setting(why, lost, cpu_offload_gb=0.0),
+        kind=Kind.PROVEN,
     )
 
 
 def slow_disk(case: Case) -> Suspect | None:
     """Requests wait for KV blocks from files."""
-    around, w, args = case.around, case.window, case.evidence.args
+    w, args = case.window, case.args
     if not (w.loaded_blocks or w.loading) or not args.kv_offloading_dir or w.unsaved_blocks:
         return None  # see `failed_writes`
     all_of_them = w.running + w.waiting + w.loading
@@ -227,15 +204,11 @@ def slow_disk(case: Case) -> Suspect | None:
     more = max(1.0, 2 * args.kv_offloading_size)
     why = "keeps more blocks in host memory; or move --kv-offloading-dir to a faster disk"
     return suspect(
-        "slow_disk",
         f"{w.loading:.1f} of {all_of_them:.1f} sequences wait for their KV blocks, of "
         f"which {w.loaded_blocks:,} came from host memory or files.",
         lost,
-        [change(f"--kv-offloading-size {more:g}", why, lost, kv_offloading_size=more)],
-        Kind.PROVEN if loading >= LOADING else Kind.WASTE,
-        loaded_blocks=w.loaded_blocks,
-        loading=w.loading,
-        disk_wait_s=around.disk_wait,
+        setting(why, lost, kv_offloading_size=more),
+        kind=Kind.PROVEN if loading >= LOADING else Kind.WASTE,
     )
 
 
@@ -244,14 +217,12 @@ def slow_clock(case: Case) -> Suspect | None:
     around = case.around
     if not 0.0 < around.clock < SLOW_CLOCK or case.model < 0.5:
         return None
-    lost = case.model * (1.0 - around.clock)
+    lost = case.saved(around.clock)
     return suspect(
-        "slow_clock",
         f"The CPUs run at {around.clock:.0%} of their highest speed: their governor, their power "
         "limit or their temperature slows them.",
         lost,
-        [change("cpupower frequency-set -g performance", "or better cooling", lost)],
-        clock=around.clock,
+        advice("cpupower frequency-set -g performance", "or better cooling", lost),
     )
 
 
@@ -263,42 +234,36 @@ def huge_pages_off(case: Case) -> Suspect | None:
     lost = max(WORTH, SMALL_PAGES * case.model)  # a fault of the settings
     why, flag = NO_HUGE_PAGES[around.huge_pages]
     return suspect(
-        "huge_pages_off",
         f"The system gives no huge pages ({why}), so reading weights and KV blocks waits for "
         f"address translation: about {lost:.0%} of the time.",
         lost,
-        [change(flag, "then start the engine again", lost)],
-        Kind.PROVEN,
-        huge_pages=around.huge_pages,
+        advice(flag, "then start the engine again", lost),
+        kind=Kind.PROVEN,
     )
 
 
 def remote_memory(case: Case) -> Suspect | None:
     """The engine's memory is on another memory node than its CPUs."""
-    around, config = case.around, case.evidence.config
+    around, config = case.around, case.config
     if around.nodes < 2 or around.remote < REMOTE:
         return None
     lost = case.model * around.remote * REMOTE_COST
     ranks = around.nodes
     changes = [
-        change("numactl --cpunodebind=0 --membind=0", "keeps CPUs and memory together", lost)
+        advice("numactl --cpunodebind=0 --membind=0", "keeps CPUs and memory together", lost)
     ]
     if config.tensor_parallel_size < ranks:
-        flag = f"--tensor-parallel-size {ranks}"
         why = f"gives each of the {ranks} memory nodes its own share of the model"
-        changes.insert(0, change(flag, why, lost, tensor_parallel_size=ranks))
+        changes.insert(0, setting(why, lost, tensor_parallel_size=ranks))
     return suspect(
-        "remote_memory",
         f"{around.remote:.0%} of the engine's memory is on another of {around.nodes} memory nodes "
         "than its CPUs.",
         lost,
-        changes,
-        remote_share=around.remote,
-        nodes=around.nodes,
+        *changes,
     )
 
 
 def _disk_share(case: Case) -> float:
     """Return the share of the window that the engine's threads waited for disks."""
-    threads = max(1, case.evidence.config.num_threads)
+    threads = max(1, case.config.num_threads)
     return min(0.95, case.around.disk_wait / (threads * case.window.seconds))
