@@ -42,47 +42,36 @@ RESTART_SECONDS = 5
 
 
 _OPENAI = "use OpenAI's API, with a base URL that ends in /v1"
-_INFO = ": use /v1/models, /version, /tokenizer_info and /metrics"
-_NO_WEIGHTS = ": clients cannot change weights; /sleep and /wake_up load them again"
 _ABSENT = {
-    "/v1/audio/": ": audio is not served",
-    "/v1/realtime": ": audio is not served",
-    "/v1/images/": ": the model writes no images; chats may have images",
-    "/v1/files": ": files are not stored; `quire run-batch` answers the requests of a file",
-    "/v1/batches": ": `quire run-batch` answers the requests of a file",
-    "/v1/messages/batches": ": `quire run-batch` answers the requests of a file",
-    "/v1/moderations": ": the server moderates nothing",
-    "/v1/assistants": ": /v1/responses has tools and stores conversations",
-    "/v1/threads": ": /v1/responses has tools and stores conversations",
-    "/v1/responses/compact": ": the server does not summarize; truncation auto drops old turns",
-    "/v1/conversations": ": send previous_response_id to /v1/responses",
-    "/v1/engines": ": use /v1/models and /v1/completions",
-    "/v1/chat/completions/render": ": send return_prompt_text, or use /tokenize",
-    "/v1/chat/completions/batch": ": send one request for each conversation",
-    "/v1/completions/render": ": use /tokenize",
-    "/inference/v1/generate": ": /v1/completions takes token ids; send return_token_ids, too",
-    "/abort_requests": ": a request ends when its client closes the connection",
-    "/pause": _NO_WEIGHTS,
-    "/resume": _NO_WEIGHTS,
-    "/collective_rpc": _NO_WEIGHTS,
-    "/update_weights": _NO_WEIGHTS,
-    "/server_info": _INFO,
-    "/get_model_info": _INFO,
-    "/props": _INFO,
-    "/info": _INFO,
-    "/api/": f": APIs of Ollama and LM Studio are not served; {_OPENAI}",
-    "/openai/": f": paths of Azure are not served; {_OPENAI}",
-    "/embed": f"; {_OPENAI}",
-    "/v1/embed": ": Cohere's API is served at /v2/embed, and OpenAI's at /v1/embeddings",
-    "/docs": ": GET /openapi.json describes all endpoints",
-    "/redoc": ": GET /openapi.json describes all endpoints",
-    "/v1beta/": f": Gemini's API is not served; {_OPENAI}",
-    "/v2/chat": f": Cohere's chats are not served; {_OPENAI}",
-    "/generate": f"; {_OPENAI}",
-    "/completion": f"; {_OPENAI}",
-    "/invocations": f"; {_OPENAI}",
+    "audio is not served": "/v1/audio/ /v1/realtime",
+    "the model writes no images; chats may have images": "/v1/images/",
+    "`quire run-batch` answers the requests of a file": (
+        "/v1/files /v1/batches /v1/messages/batches"
+    ),
+    "the server moderates nothing": "/v1/moderations",
+    "/v1/responses has tools and stores conversations": (
+        "/v1/assistants /v1/threads /v1/conversations"
+    ),
+    "the server does not summarize; truncation auto drops old turns": "/v1/responses/compact",
+    "use /v1/models and /v1/completions": "/v1/engines",
+    "send return_prompt_text, or use /tokenize": "/v1/chat/completions/render",
+    "send one request for each conversation": "/v1/chat/completions/batch",
+    "use /tokenize": "/v1/completions/render",
+    "/v1/completions takes token ids; send return_token_ids, too": "/inference/v1/generate",
+    "a request ends when its client closes the connection": "/abort_requests",
+    "clients cannot change weights; /sleep and /wake_up load them again": (
+        "/pause /resume /collective_rpc /update_weights"
+    ),
+    "use /v1/models, /version, /tokenizer_info and /metrics": (
+        "/server_info /get_model_info /props /info"
+    ),
+    "GET /openapi.json describes all endpoints": "/docs /redoc",
+    f"APIs of Ollama and LM Studio are not served; {_OPENAI}": "/api/",
+    _OPENAI: (
+        "/openai/ /embed /v1/embed /v2/embed /v1beta/ /v2/chat /generate /completion /invocations"
+    ),
 }
-"""The beginning of a path that clients ask other servers for → what to do instead."""
+"""What to do instead → beginnings of paths that clients ask other servers for."""
 
 
 @contextmanager
@@ -275,8 +264,9 @@ async def on_error(request: Request, error: Exception) -> Response:
     """Handle errors that are raised on purpose, for Starlette."""
     if isinstance(error, HTTPException):
         path = request.url.path
-        why = next((why for begin, why in _ABSENT.items() if path.startswith(begin)), "")
-        if error.status_code == HTTPStatus.NOT_FOUND or path in _ABSENT:
+        absent = {begin: why for why, paths in _ABSENT.items() for begin in paths.split()}
+        why = next((f": {absent[begin]}" for begin in absent if path.startswith(begin)), "")
+        if error.status_code == HTTPStatus.NOT_FOUND or path in absent:
             error = ApiError(HTTPStatus.NOT_FOUND, f"There is no endpoint {path}{why}.")
         elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = ", ".join(sorted(_methods(request)))

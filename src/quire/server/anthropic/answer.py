@@ -63,9 +63,9 @@ class Answer(ChatAnswer):
     num_blocks: int = 0
     open_block: _OpenBlock | None = None
 
-    async def complete(self) -> Message:
+    async def complete(self, outputs: list[RequestOutput]) -> Message:
         """Return the whole answer."""
-        output = await self.final()
+        output = self.final(outputs)
         [completion] = completions(output)
         message = self.message(output)
         for part in self.read(completion, output).parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,10 +19,9 @@ from quire.frontend.images.prompts import ImagePrompt
 from quire.frontend.input.params import check_summed
 from quire.frontend.input.served_model import eos_token_ids
 from quire.frontend.output.sequence import SequenceState
-from quire.frontend.output.stream import OutputStream
 from quire.server.errors import invalid, not_supported
 from quire.server.notices import ignore
-from quire.server.openai.generation import Generation, final_outputs
+from quire.server.openai.generation import Generation, Search
 from quire.server.openai.protocol import CommonRequest, CompletionRequest
 from quire.server.state import server_state
 
@@ -33,14 +33,11 @@ _FOLLOWED = {
 """Sampling fields that a search supports, or that cannot change it."""
 
 
-def search_params(
-    request: Request, body: CommonRequest, params: SamplingParams, defaults: Mapping[str, Any]
-) -> BeamSearchParams | None:
-    """Return the request's search parameters; None without `use_beam_search`.
+def search_of(request: Request, body: CommonRequest, params: SamplingParams) -> Search | None:
+    """Return the search that a request wants; None without `use_beam_search`.
 
     Args:
         params: the body's sampling parameters.
-        defaults: the model's own values among them.
 
     Raises:
         ApiError: 400 for a field that the search does not support, or that needs it.
@@ -54,22 +51,24 @@ def search_params(
         return None
     if body.stream:
         raise not_supported("stream", "Beam search is not streamed: its texts change to the end.")
-    config = server_state(request).engine.resolved.config
+    engine = server_state(request).engine
+    config = engine.resolved.config
     check_summed(config.logprobs_mode, "use_beam_search")
-    _check_followed(body, params, defaults)
+    _check_followed(body, params, engine.default_sampling_params)
     width, field = body.n or 1, "n"
     if isinstance(body, CompletionRequest) and body.best_of is not None:
         width, field = body.best_of, "best_of"
     most = min(MAX_WIDTH, config.max_logprobs // 2)
     if not 1 <= width <= most:
         raise invalid(f"{field} is {width}; beam search keeps 1 to {most} texts.", field)
-    return BeamSearchParams(
+    beams = BeamSearchParams(
         beam_width=width,
         max_tokens=params.max_tokens or 2**31 - 1,
         ignore_eos=params.ignore_eos,
         length_penalty=1.0 if body.length_penalty is None else body.length_penalty,
         early_stopping=body.early_stopping is True,
     )
+    return partial(search, params=beams, count=body.n or 1)
 
 
 def _check_followed(
@@ -101,12 +100,11 @@ async def search(call: Generation, params: BeamSearchParams, count: int) -> list
         raise not_supported("prompt_embeds", "Beam search needs tokens.")
     if any(isinstance(prompt, ImagePrompt) for prompt in call.prompts):
         raise not_supported("use_beam_search", "Beam search reads no images.")
-    call.server.check_queue()
     engine = call.server.engine
     one = one_token(params)
     truncation = ("truncate_prompt_tokens", "truncation_side")
     first = one.replace(**{name: getattr(call.params, name) for name in truncation})
-    firsts = await _step(call, call.prompts, first)
+    firsts = await call.run(call.prompts, first)
     ends = eos_token_ids(engine.resolved, engine.tokenizer)
     searches = []
     for output in firsts:
@@ -115,23 +113,11 @@ async def search(call: Generation, params: BeamSearchParams, count: int) -> list
         searches.append(BeamSearch(output.prompt_token_ids, own, ends))
     advance_all(searches, firsts)
     while beams := [beam.tokens for search in searches for beam in search.live]:
-        advance_all(searches, await _step(call, [{"prompt_token_ids": b} for b in beams], one))
+        advance_all(searches, await call.run([{"prompt_token_ids": b} for b in beams], one))
     return [
         _output(call, output, each.best()[:count])
         for output, each in zip(firsts, searches, strict=True)
     ]
-
-
-async def _step(
-    call: Generation, prompts: Sequence[Any], params: SamplingParams
-) -> list[RequestOutput]:
-    streams = [OutputStream(params.output_kind) for _ in prompts]
-    try:
-        for prompt, stream in zip(prompts, streams, strict=True):
-            await call.submit_one(prompt, params, stream)
-        return await final_outputs(streams)
-    finally:
-        call.close()
 
 
 def _output(

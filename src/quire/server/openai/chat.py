@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import field
 
 from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.beam_search import BeamSearchParams
-from quire.core.errors import InvalidRequestError
 from quire.core.outputs import CompletionOutput, PositionLogprobs, RequestOutput
-from quire.frontend.output.stream import OutputSink, OutputStream
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.http.body import read_request
 from quire.server.message_parts import mend_chat
@@ -26,17 +22,14 @@ from quire.server.openai.answers import (
     Delta,
     PromptLogprobs,
 )
-from quire.server.openai.beams import search, search_params
+from quire.server.openai.beams import search_of
 from quire.server.openai.chat_request import read_chat
 from quire.server.openai.choice import ChoiceReader
 from quire.server.openai.conversation import echoed, rendered
+from quire.server.openai.events import TextEvent, UsageCounter, event
 from quire.server.openai.generation import (
-    Generation,
-    TextEvent,
-    UsageCounter,
+    PromptsAnswer,
     completions,
-    event,
-    final_outputs,
     prompt_ids,
     respond,
 )
@@ -57,7 +50,7 @@ async def create_chat_completion(request: Request) -> Response:
     answer = _Answer(
         call=call,
         reading=reading,
-        beams=search_params(request, body, call.params, server.engine.default_sampling_params),
+        search=search_of(request, body, call.params),
         used=UsageCounter.of_stream(body.stream_options, force=server.options.force_include_usage),
         body=body,
         echoed=echoed(body),
@@ -66,59 +59,14 @@ async def create_chat_completion(request: Request) -> Response:
 
 
 @dataclass(slots=True, kw_only=True)
-class PromptsAnswer:
-    """The answer to a request's prompts, in every API."""
-
-    call: Generation
-    beams: BeamSearchParams | None = None
-    used: UsageCounter = field(default_factory=UsageCounter)
-
-    @property
-    def n(self) -> int:
-        """Return the choices of each prompt."""
-        return self.call.params.n
-
-    async def outputs(self) -> list[RequestOutput]:
-        """Return the final output of each prompt; see `final_outputs`."""
-        if self.beams is not None:
-            try:
-                return await search(self.call, self.beams, self.n)
-            except InvalidRequestError as error:
-                raise await self.call.explained(error) from None
-        streams = [OutputStream(self.call.params.output_kind) for _ in self.call.prompts]
-        try:
-            await self.submit(streams.__getitem__)
-            return await final_outputs(streams)
-        finally:
-            self.close()
-
-    async def submit(self, sink: Callable[[int], OutputSink]) -> None:
-        for prompt in range(len(self.call.prompts)):
-            try:
-                await self.call.submit(prompt, sink(prompt))
-            except InvalidRequestError as error:
-                raise await self.call.explained(error) from None
-
-    def prepare(self, prompt: int, output: RequestOutput) -> Turns[None]:
-        """See `StreamedAnswer.prepare`; most answers have nothing to prepare."""
-        yield from ()
-
-    def held_up(self) -> None:
-        self.call.held_up()
-
-    def close(self) -> None:
-        self.call.close()
-
-
-@dataclass(slots=True, kw_only=True)
 class ChatAnswer(PromptsAnswer):
     """The answer to a conversation, which is one prompt, in every API."""
 
     reading: Reading
 
-    async def final(self) -> RequestOutput:
+    def final(self, outputs: list[RequestOutput]) -> RequestOutput:
         """Return the whole output and count its usage."""
-        [output] = await self.outputs()
+        [output] = outputs
         self.used.add(0, output)
         return output
 
@@ -149,9 +97,9 @@ class _Answer(ChatAnswer):
         """Return whether events differ in more than their text."""
         return bool(self.body.return_token_ids) or self.used.continuous
 
-    async def complete(self) -> ChatResponse:
+    async def complete(self, outputs: list[RequestOutput]) -> ChatResponse:
         """Return the whole answer."""
-        output = await self.final()
+        output = self.final(outputs)
         await in_turns(self.prepare(0, output))
         body = self.body
         return ChatResponse(

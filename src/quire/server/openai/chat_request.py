@@ -51,12 +51,12 @@ def read_chat(
     body.chat_template_kwargs = template_kwargs(request, body)
     params = chat_params(body, engine.default_sampling_params, engine.resolved.config.max_logprobs)
     call = Generation(
-        response_id,
-        model,
-        with_tools(params, body, reading, engine.tokenizer),
-        [chat_prompt(body, server)],
-        server,
-        request_options(request, body),
+        id=response_id,
+        model=model,
+        server=server,
+        options=request_options(request, body),
+        params=with_tools(params, body, reading, engine.tokenizer),
+        prompts=[chat_prompt(body, server)],
         notices=all_notices(request),
         prompt_field="messages",
         limit_field="max_tokens" if body.max_completion_tokens is None else "max_completion_tokens",

@@ -26,14 +26,12 @@ from quire.server.openai.answers import (
     CompletionResponse,
     PromptLogprobs,
 )
-from quire.server.openai.beams import search_params
-from quire.server.openai.chat import PromptsAnswer
+from quire.server.openai.beams import search_of
+from quire.server.openai.events import TextEvent, UsageCounter, event
 from quire.server.openai.generation import (
     Generation,
-    TextEvent,
-    UsageCounter,
+    PromptsAnswer,
     completions,
-    event,
     prompt_ids,
     respond,
 )
@@ -65,8 +63,7 @@ async def create_completion(request: Request) -> Response:
     model = server.served_name(body.model)
     sampling.check_stream_options(request, body)
     engine = server.live_engine()
-    defaults = engine.default_sampling_params
-    params = sampling.completion_params(body, defaults)
+    params = sampling.completion_params(body, engine.default_sampling_params)
     if sampling.wants_best(body):
         check_summed(engine.resolved.config.logprobs_mode, "best_of")
     params = limited(params, body.thinking_token_budget, server.parsers)
@@ -76,8 +73,7 @@ async def create_completion(request: Request) -> Response:
         params, prompts = await while_connected(work, request.receive)
     elif body.add_special_tokens is False:
         prompts = await while_connected(without_specials(prompts, server.engine), request.receive)
-    beams = search_params(request, body, params, defaults)
-    each = params.n if beams is None else beams.beam_width
+    search, each = search_of(request, body, params), body.best_of or params.n
     if len(prompts) * each > MAX_SEQUENCES:
         raise invalid(
             f"{len(prompts)} prompts with n = {each} are {len(prompts) * each} "
@@ -85,17 +81,17 @@ async def create_completion(request: Request) -> Response:
             "prompt",
         )
     call = Generation(
-        f"cmpl-{request_id(request, body.request_id)}",
-        model,
-        params,
-        prompts,
-        server,
-        request_options(request, body),
+        id=f"cmpl-{request_id(request, body.request_id)}",
+        model=model,
+        server=server,
+        options=request_options(request, body),
+        params=params,
+        prompts=prompts,
         notices=all_notices(request),
     )
     answer = _Answer(
         call=call,
-        beams=beams,
+        search=search,
         used=UsageCounter.of_stream(body.stream_options, force=server.options.force_include_usage),
         body=body,
     )
@@ -197,9 +193,8 @@ class _Answer(PromptsAnswer):
     begun: bool = False
     """Whether there has been an event, which had the warnings."""
 
-    async def complete(self) -> CompletionResponse:
+    async def complete(self, outputs: list[RequestOutput]) -> CompletionResponse:
         """Return the whole answer."""
-        outputs = await self.outputs()
         choices: list[CompletionChoice] = []
         warnings: Warnings = UNSET
         for prompt, output in enumerate(outputs):

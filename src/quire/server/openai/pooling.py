@@ -9,28 +9,24 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.errors import InvalidRequestError
 from quire.core.model_config import PoolingConfig
 from quire.core.outputs import RequestOutput
 from quire.core.pooling_params import WHOLE_CONTEXT, PoolingParams
 from quire.core.registry import did_you_mean
-from quire.core.sampling_params import RequestOutputKind
 from quire.frontend.images.pooled import plain_prompt
 from quire.frontend.input.pooling_input import PoolingPrompt
 from quire.frontend.input.pooling_task import check_task, instructed
-from quire.frontend.output.stream import OutputStream
 from quire.frontend.scoring import Scoring, paired
 from quire.server.contract import OF_GENERATION, contract
 from quire.server.errors import ApiError, invalid, renamed
 from quire.server.http.body import read_request
 from quire.server.http.connection import while_connected
 from quire.server.http.json_text import json_response
-from quire.server.http.request_ids import engine_request_id
 from quire.server.message_parts import mend_chat
 from quire.server.notices import ignore, notices_of
 from quire.server.openai.completions import split_prompts, without_specials
 from quire.server.openai.conversation import chat_prompt, plain_form
-from quire.server.openai.generation import final_outputs
+from quire.server.openai.generation import Call
 from quire.server.openai.pooling_protocol import (
     ClassificationData,
     ClassificationRequest,
@@ -75,7 +71,7 @@ async def create_embedding(request: Request) -> Response:
     call = await PoolingCall.of(request, EmbeddingRequest, "embd", "input")
     body = call.body
     config = check_task(call.config, "embed")
-    name = prompt_of_kind(request, config, body.input_type, body.prompt_name)
+    name = _prompt_of_kind(request, config, body.input_type, body.prompt_name)
     prompts = [
         instructed(config, prompt, name) if isinstance(prompt, str) else prompt
         for prompt in await call.prompts(body)
@@ -233,32 +229,24 @@ class PoolingCall(Generic[B]):
                 f"There are {len(prompts)} prompts; one request may have {MAX_SEQUENCES}.",
                 self.field,
             )
-        try:
-            outputs = await while_connected(self._run(prompts, params), self.request.receive)
-        except InvalidRequestError as error:
-            if error.param in ("prompt", "image"):  # no field has this name here
-                error.param = self.field
-            raise
+        outputs = await while_connected(self._run(prompts, params), self.request.receive)
         self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
         return await in_turns(finished(config, params, outputs))
 
     async def _run(
         self, prompts: Sequence[PoolingPrompt], params: PoolingParams
     ) -> list[RequestOutput]:
-        engine = self.server.engine
         if getattr(self.body, "add_special_tokens", None) is False:
-            prompts = await without_specials(prompts, engine)
+            prompts = await without_specials(prompts, self.server.engine)
         self.server.check_queue()
-        options = request_options(self.request, self.body)
-        ids = [engine_request_id(self.id) for _ in prompts]
-        streams = [OutputStream(RequestOutputKind.FINAL_ONLY) for _ in prompts]
-        try:
-            for prompt, name, stream in zip(prompts, ids, streams, strict=True):
-                await engine.submit(prompt, params, name, stream, options)
-            return await final_outputs(streams)
-        finally:
-            for name in ids:
-                engine.close(name)
+        call = Call(
+            id=self.id,
+            model=self.model,
+            server=self.server,
+            options=request_options(self.request, self.body),
+            prompt_field=self.field,
+        )
+        return await call.run(prompts, params)
 
     def usage(self) -> PoolingUsage:
         return PoolingUsage(self.prompt_tokens, self.prompt_tokens)
@@ -275,8 +263,8 @@ class PoolingCall(Generic[B]):
         }
 
 
-def prompt_of_kind(
-    request: Request, config: PoolingConfig, kind: str | None, wanted: str | None = None
+def _prompt_of_kind(
+    request: Request, config: PoolingConfig, kind: str | None, wanted: str | None
 ) -> str | None:
     """Return the name of the model's prompt for an `input_type`, such as query, or Cohere's
     search_query; documents may have none.

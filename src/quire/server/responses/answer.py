@@ -37,8 +37,8 @@ class ResponseAnswer(ChatAnswer):
     def framing(self) -> Framing:
         return Framing(self.failed, b"")
 
-    async def complete(self) -> protocol.ResponseObject:
-        output = await self.final()
+    async def complete(self, outputs: list[RequestOutput]) -> protocol.ResponseObject:
+        output = self.final(outputs)
         self.response.warnings = self.call.warnings(output)
         await in_turns(self.write(output))
         self.finish()

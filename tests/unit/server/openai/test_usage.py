@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quire.core.outputs import RequestMetrics, RequestOutput
-from quire.server.openai.generation import UsageCounter
+from quire.server.openai.events import UsageCounter
 
 
 def test_drafts_are_reported_where_there_were_some() -> None:
