@@ -1,22 +1,19 @@
-"""`quire chat` on a terminal of 40 columns."""
+"""`quire chat` on a terminal."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import pty
-import re
 import select
 import struct
 import subprocess
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.e2e.serving import QUIRE
 
-COLUMNS = 40
 PATIENCE = 300.0
 """Seconds; a busy machine loads slowly."""
 
@@ -53,7 +50,7 @@ class Terminal:
 @contextmanager
 def terminal(*words: str) -> Iterator[Terminal]:
     screen, line = pty.openpty()
-    fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
+    fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
 
     def take_over() -> None:
         os.setsid()
@@ -73,8 +70,7 @@ def terminal(*words: str) -> Iterator[Terminal]:
         os.close(screen)
 
 
-def test_a_conversation(tmp_path: Path) -> None:
-    file = tmp_path / "talk.json"
+def test_a_conversation() -> None:
     with terminal("chat", "--max-tokens", "60", "--temperature", "0") as shown:
         before = shown.wait_for("> ")
         assert "INFO" not in before
@@ -82,9 +78,7 @@ def test_a_conversation(tmp_path: Path) -> None:
         assert "/help lists the commands." in before
         shown.type("Tell me a story.\n")
         shown.wait_for("Tell me a story.")
-        answer = shown.wait_for("60 tokens,").strip().splitlines()
-        assert len(answer) > 3
-        assert all(len(row) <= COLUMNS and not row.startswith(" ") for row in answer)
+        assert len(shown.wait_for("60 tokens,").split()) > 30
         shown.wait_for("> ")
         shown.type('"""\n')
         shown.wait_for(". ")
@@ -93,16 +87,11 @@ def test_a_conversation(tmp_path: Path) -> None:
         shown.type('lines"""\n')
         shown.wait_for("ended by")
         shown.wait_for("> ")
-        shown.type(f"/save {file}\n")
-        shown.wait_for("4 messages in ")
-        shown.wait_for("> ")
         shown.type("\x03")
         shown.interrupted("/exit or Ctrl-D leaves.")
         shown.wait_for("> ")
         shown.type("\x04")
         assert shown.process.wait(30) == 0
-    assert '"two\\nlines"' in file.read_text()
-    assert re.search(r'"role": "assistant",\s*"content": "\w', file.read_text())
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_chat() -> None:
