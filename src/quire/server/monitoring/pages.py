@@ -7,8 +7,7 @@ request reaches the disk. `web/` holds their sources.
 from __future__ import annotations
 
 import gzip
-import hashlib
-from functools import cached_property
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 
@@ -16,8 +15,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-
-from quire.system.records import dataclass
 
 FOLDER = Path(__file__).parent / "dashboard"
 PAGE_PATH = "/"
@@ -30,42 +27,38 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_POLICY = "; ".join(
-    [
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "connect-src 'self'",
-        "img-src 'self' data:",
-        "base-uri 'none'",
-        "form-action 'none'",
-        "frame-ancestors 'none'",
-    ]
-)
 _HEADERS = {
-    "Content-Security-Policy": _POLICY,
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Vary": "Accept-Encoding",
 }
-_FOREVER = "public, max-age=31536000, immutable"
+_PAGE_FILE = "index.html"
 
 
 def page_routes() -> list[Route]:
     """Return the page at `/` and its files, whose names change with their content."""
-    page, *assets = _read_files()
+    files = {p.name: p.read_bytes() for p in FOLDER.iterdir() if p.suffix in _TYPES}
+    compressed = lru_cache(lambda name: gzip.compress(files[name], mtime=0))
 
     async def show_page(request: Request) -> Response:
-        return page.response(request, "no-cache")
-
-    by_name = {asset.name: asset for asset in assets}
+        return respond(request, _PAGE_FILE, "no-cache")
 
     async def show_asset(request: Request) -> Response:
-        asset = by_name.get(request.path_params["name"])
-        if asset is None:
+        name = request.path_params["name"]
+        if name not in files or name == _PAGE_FILE:
             raise HTTPException(HTTPStatus.NOT_FOUND)
-        return asset.response(request, _FOREVER)
+        return respond(request, name, "public, max-age=31536000, immutable")
+
+    def respond(request: Request, name: str, cache_control: str) -> Response:
+        headers, content = {**_HEADERS, "Cache-Control": cache_control}, files[name]
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            content, headers["Content-Encoding"] = compressed(name), "gzip"
+        return Response(content, headers=headers, media_type=_TYPES[Path(name).suffix])
 
     return [
         Route(PAGE_PATH, show_page, include_in_schema=False),
@@ -77,35 +70,3 @@ def is_static(path: str) -> bool:
     """Return whether `path` is the page or one of its files, which reveal nothing about this
     server."""
     return path == PAGE_PATH or path.startswith(ASSETS_PATH)
-
-
-@dataclass(frozen=True)
-class _File:
-    name: str
-    content: bytes
-
-    @cached_property
-    def etag(self) -> str:
-        return f'"{hashlib.sha256(self.content).hexdigest()[:32]}"'
-
-    @cached_property
-    def compressed(self) -> bytes:
-        return gzip.compress(self.content, mtime=0)
-
-    def response(self, request: Request, cache_control: str) -> Response:
-        headers = {**_HEADERS, "ETag": self.etag, "Cache-Control": cache_control}
-        known = request.headers.get("if-none-match", "")
-        if self.etag in (tag.strip().removeprefix("W/") for tag in known.split(",")):
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-        content = self.content
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            content = self.compressed
-            headers["Content-Encoding"] = "gzip"
-        return Response(content, headers=headers, media_type=_TYPES[Path(self.name).suffix])
-
-
-def _read_files() -> list[_File]:
-    """Return the files, the page first."""
-    names = sorted(p.name for p in FOLDER.iterdir() if p.suffix in _TYPES)
-    names.remove("index.html")
-    return [_File(name, (FOLDER / name).read_bytes()) for name in ["index.html", *names]]
