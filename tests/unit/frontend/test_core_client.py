@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -67,6 +68,27 @@ class Line:
         """Put a frame on the line, in both directions."""
         self.client._begun.socket.send(frame)
         self.as_core.send(frame)
+
+
+def test_a_core_that_the_system_refuses_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(subprocess, "Popen", refused)
+    num_files = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(
+        EngineDeadError, match=r"refuses a process .*unavailable.* Raise the limits"
+    ):
+        ProcessClient(FAKE_CORE).begin()
+    assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) == num_files
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(EngineDeadError, match=r"refuses a folder .* Set TMPDIR"):
+        ProcessClient(FAKE_CORE).begin()
+
+
+def refused(*_: object, **__: object) -> None:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
 
 
 @asynccontextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import tempfile
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
@@ -23,7 +25,7 @@ from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.frontend.async_llm import AsyncLLM
-from quire.frontend.client import supervisor
+from quire.frontend.client import core_client, supervisor
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.watchdog import TICKS, Watchdog
 from quire.frontend.input.seeds import derive_seed
@@ -273,6 +275,34 @@ async def test_a_core_that_does_not_start_again(
     await until(lambda: type(engine.error) is EngineDeadError)
     assert caplog.text.count("did not start") == 3
     engine.shutdown()
+
+
+@pytest.mark.parametrize("refused", ["process", "folder", "thread"])
+async def test_a_system_that_refuses_a_core_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refused: str
+) -> None:
+    monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
+    module, name, error = {
+        "process": (subprocess, "Popen", BlockingIOError(11, "Resource temporarily unavailable")),
+        "folder": (tempfile, "mkdtemp", OSError(28, "No space left on device")),
+        "thread": (core_client.threading, "Thread", RuntimeError("can't start new thread")),
+    }[refused]
+    works = getattr(module, name)
+    refusals = iter([error, error])
+
+    def asked(*args: Any, **fields: Any) -> Any:
+        if refusal := next(refusals, None):
+            raise refusal
+        return works(*args, **fields)
+
+    async with running() as engine:
+        with pytest.MonkeyPatch.context() as patch:
+            kill(engine)
+            patch.setattr(module, name, asked)
+            await restored(engine, 1)
+        [output] = await ask(engine, output_kind=FINAL, max_tokens=3)
+        assert output.outputs[0].text == "bcd"
+        assert "did not start" in caplog.text
 
 
 async def test_a_model_that_is_gone_is_no_error_of_a_request(

@@ -152,7 +152,8 @@ class ProcessClient:
         """Kill the core, wait for its end and remove its files."""
         if self._core is not None:
             self._core.popen.kill()
-            await asyncio.to_thread(self._core.popen.wait)
+            with contextlib.suppress(RuntimeError):  # no thread is to be had: `shutdown` waits
+                await asyncio.to_thread(self._core.popen.wait)
         self.shutdown()
 
     async def end(self) -> None:

@@ -10,11 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire.core.errors import EngineDeadError
 from quire.engine.suspects import Suspects
 from quire.system.frames import FrameSocket
 from quire.system.parent import interrupts_blocked
@@ -33,6 +34,16 @@ def core_command(args: EngineArgs) -> tuple[str, ...]:
     return RAY_COMMAND if on_ray else CORE_COMMAND
 
 
+@contextmanager
+def _asking_for(what: str, fix: str) -> Iterator[None]:
+    """Raise the system's error as one of the engine, with what to do."""
+    try:
+        yield
+    except OSError as error:
+        message = f"The engine core cannot start: the system refuses {what} ({error})."
+        raise EngineDeadError(message, fix=fix) from error
+
+
 class CoreProcess:
     """A process that imports its modules, and then waits for its configuration.
 
@@ -46,24 +57,34 @@ class CoreProcess:
         socket: our end of the connection.
         directory: of the core's files; only this user can read it.
         suspects: see `CoreClient`.
+
+    Raises:
+        EngineDeadError: the system has no process or no temporary folder for it.
     """
 
     def __init__(
         self, command: Sequence[str] = CORE_COMMAND, *words: str, cpus: Sequence[int] = ()
     ) -> None:
+        from shutil import rmtree
         from tempfile import mkdtemp
 
-        self.directory = Path(mkdtemp(prefix="quire-"))
-        self.suspects = Suspects(self.directory / "marks")
-        self.socket, theirs = FrameSocket.pair()
-        with theirs, interrupts_blocked():
-            end = theirs.fileno()
-            self.popen = subprocess.Popen(
-                [*command, str(self.directory), str(os.getpid()), str(end), *words],
-                stdin=subprocess.DEVNULL,
-                stdout=2,  # the core's prints must not mix with the user's output
-                pass_fds=[end],
-            )
+        with ExitStack() as left:  # undone if it does not start
+            with _asking_for("a folder for its files", "Set TMPDIR to a folder with free space."):
+                self.directory = Path(mkdtemp(prefix="quire-"))
+                left.callback(rmtree, self.directory, ignore_errors=True)
+                self.suspects = Suspects(self.directory / "marks")
+            with _asking_for("a process", "Raise the limits on processes, files and memory."):
+                self.socket, theirs = FrameSocket.pair()
+                left.callback(self.socket.close)
+                with theirs, interrupts_blocked():
+                    end = theirs.fileno()
+                    self.popen = subprocess.Popen(
+                        [*command, str(self.directory), str(os.getpid()), str(end), *words],
+                        stdin=subprocess.DEVNULL,
+                        stdout=2,  # the core's prints must not mix with the user's output
+                        pass_fds=[end],
+                    )
+            left.pop_all()
         if cpus:
             with suppress(OSError):  # it has ended already
                 os.sched_setaffinity(self.popen.pid, cpus)

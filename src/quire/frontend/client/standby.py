@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from quire.core.errors import EngineDeadError
 from quire.frontend.client.core_client import HURRIED_SECONDS
 from quire.frontend.client.interface import CoreClient
 from quire.system.hardware import detect
@@ -73,7 +74,7 @@ class Standby:
         client = self.connect()
         try:
             client.prepare(cpus)
-        except OSError as error:
+        except EngineDeadError as error:
             logger.warning("no standby engine core: %s", error)
         else:
             self.client = client

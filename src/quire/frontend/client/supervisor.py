@@ -212,19 +212,19 @@ class Replica:
         self._user.on_lost(self.number, self.error)
         self._restarting = asyncio.get_running_loop().create_task(self._restart(error))
 
-    async def _restart(self, error: QuireError) -> None:
+    async def _restart(self, error: Exception) -> None:
         """Start cores until one is ready, at most `MAX_RESTARTS` in a row."""
         while self._attempts < MAX_RESTARTS:
             await self.client.discard()
             await asyncio.sleep(BACKOFF_SECONDS[self._attempts])
             self._attempts += 1
-            self.client = await self._standby.take()
             logger.warning(
                 "starting the engine core again (%d of %d)", self._attempts, MAX_RESTARTS
             )
             try:
+                self.client = await self._standby.take()
                 ready = await self._start_client()
-            except QuireError as failure:
+            except (QuireError, OSError, RuntimeError) as failure:  # no thread, for example
                 error = failure
                 logger.error("the engine core did not start: %s", failure)
                 continue
