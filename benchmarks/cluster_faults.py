@@ -248,7 +248,7 @@ def main() -> None:
             where = Path(folder)
             found = ray_recovery(where) if args.ray else recovery(where) | refusals(where)
             samples.append(found)
-    row = summarise(tuple(samples[0]), {"machines": MACHINES, "ray": args.ray}, samples)
+    row = summarise({"machines": MACHINES, "ray": args.ray}, samples)
     print(json.dumps(row, indent=2))
     if args.json:
         command = "python benchmarks/cluster_faults.py"

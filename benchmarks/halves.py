@@ -184,7 +184,7 @@ def main() -> None:
         "prompt": args.prompt,
         "answers": args.answers,
     }
-    row = summarise(tuple(samples[0]), facts, samples)
+    row = summarise(facts, samples)
     row["ttft_overhead"] = round(row["halves_ttft_over_one"] - 1, 4)
     row["ttft_overhead_by_cpu"] = round(row["halves_ttft_over_one_by_cpu"] - 1, 4)
     print(json.dumps(row, indent=2))

@@ -277,7 +277,7 @@ def _preparation(repetitions: int) -> list[dict[str, Any]]:
             found = {"quire_s": _cpu(ours), "transformers_s": _cpu(theirs)}
             samples.append(found | {"ratio": found["quire_s"] / found["transformers_s"]})
         fixed = {"kind": vision.kind, "processor": type(processor).__name__}
-        rows.append(summarise((*fixed, *samples[0]), fixed, samples))
+        rows.append(summarise(fixed, samples))
     return rows
 
 

@@ -52,11 +52,6 @@ from quire.runner.kv_peer import BLOCK, BlockServer, Peer, PeerBlocks
 from quire.system.hardware import detect
 
 LENGTH = 2000
-RATES = (
-    *("tcp_gb_s", "plain_tcp_gb_s", "memcpy_gb_s"),
-    *("tcp_cpu_s_per_gb", "plain_tcp_cpu_s_per_gb", "memcpy_cpu_s_per_gb"),
-)
-MEASURED = ("new_s", "restarted_s", "produced_s", "consumed_s", "blocks", "lent_ms", *RATES)
 SIZE, LENT = 16, 32_768
 WORDS, BLOCKS, KEY = 2**18, 128, b"k" * 32
 """Of what travels by TCP: blocks of 2 MiB, and the key of both ends."""
@@ -73,9 +68,8 @@ def main() -> None:
     samples = [
         measure(args.model, args.layers, seed) | rates[seed] for seed in range(args.repetitions)
     ]
-    row = summarise(
-        MEASURED, {"model": args.model, "layers": args.layers, "input_len": LENGTH}, samples
-    )
+    facts = {"model": args.model, "layers": args.layers, "input_len": LENGTH}
+    row = summarise(facts, samples)
     row["restarted_over_new"] = round(row["restarted_s"] / row["new_s"], 4)
     for name in ("plain_tcp", "memcpy"):
         row[f"tcp_over_{name}"] = round(row["tcp_gb_s"] / row[f"{name}_gb_s"], 3)

@@ -261,7 +261,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         predictions = await compared(load, args)
         row: dict[str, Any] = {}
         if predictions:
-            row["load"] = summarise([*predictions[0]], {}, predictions)
+            row["load"] = summarise({}, predictions)
         load.outcomes.clear()
         rounds: list[dict[str, float]] = []
         pools: dict[str, list[Times]] = {"both": [], "killed": [], "more": []}
@@ -290,7 +290,7 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
     kinds = ("whole", "cut", "error", "refused", "lost", "wrong")
     facts = row | {kind: load.outcomes[kind] for kind in kinds}
     rounds = rounds or [{}]
-    return summarise((*facts, *rounds[0]), facts, rounds)
+    return summarise(facts, rounds)
 
 
 def main() -> int:

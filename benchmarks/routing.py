@@ -61,7 +61,7 @@ def main() -> None:
         {f"{caches}_{count}_us": microseconds(count, caches) for count, caches in kinds}
         for _ in range(args.repetitions)
     ]
-    row = summarise(tuple(samples[0]), {}, samples)
+    row = summarise({}, samples)
     print(json.dumps(row, indent=2))
     if args.json:
         write_json(args.json, row | circumstances("routing", "python benchmarks/routing.py"))

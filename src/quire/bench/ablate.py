@@ -21,7 +21,6 @@ from quire.bench.results.report import Row, summarise
 from quire.bench.serving.workload import token_prompts
 from quire.system.records import dataclass
 
-KEYS = ("optimisation", "measure", "off", "on", "gain", "published")
 WHOLE_PROMPTS = 2**13
 """A token budget that holds all prompts of the default lengths in one step."""
 
@@ -85,7 +84,7 @@ def _ablate(args: argparse.Namespace, name: str, switch: Switch, done: Callable[
             samples.append(row | {"gain": row["off"] / row["on"] - 1.0})
             done()
     settings = {"optimisation": name, "measure": switch.measure, "published": switch.published}
-    return {"model": portable_name(args.model), **types, **summarise(KEYS, settings, samples)}
+    return {"model": portable_name(args.model), **types, **summarise(settings, samples)}
 
 
 def _tpot_ms(engine: BenchEngine, args: argparse.Namespace, seed: list[int]) -> float:

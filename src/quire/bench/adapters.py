@@ -19,8 +19,6 @@ from quire.core.lora import LoRARequest
 from quire.core.model_config import ModelConfig
 from quire.models.adapters import lora_targets
 
-KEYS = ("lora_rank", "lora_ttft_ratio", "lora_tpot_ratio")
-
 
 def enable(args: argparse.Namespace) -> None:
     """Make the engine serve adapters of `--lora-rank`."""

@@ -26,51 +26,51 @@ class EnergyMeter:
         self._devices = devices() if found is None else found
         self._clock = clock
         self._seconds = 0.0
-        self._joules: list[float | None] = [0.0] * len(self._devices)
-        self._start = 0.0
-        self._before: list[float | None] = []
+        self._joules: dict[str, float] = {}
 
     def __enter__(self) -> EnergyMeter:
-        self._before = self._read()
-        self._start = self._clock()
+        self._before, self._start = self._read(), self._clock()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._seconds += self._clock() - self._start
-        for i, (before, after) in enumerate(zip(self._before, self._read(), strict=True)):
-            sofar = self._joules[i]
-            if sofar is None or before is None or after is None:
-                self._joules[i] = None
-            else:
-                self._joules[i] = sofar + after - before
+        now, after = self._clock(), self._read()
+        known = after.keys() & self._before.keys()
+        if self._seconds:  # a device that was silent once would give a part
+            known &= self._joules.keys()
+        self._joules = {
+            name: self._joules.get(name, 0.0) + joules - self._before[name]
+            for name, joules in after.items()
+            if name in known
+        }
+        self._seconds += now - self._start
 
     def row(self, output_tokens: int) -> Row:
         """Return `{"energy": {…}}`: watts and joules per output token of the readable devices.
 
         Both are None if no device is readable; stderr says why.
         """
-        known = [joules for joules in self._joules if joules is not None]
-        names = [
-            device.read().name
-            for device, joules in zip(self._devices, self._joules, strict=True)
-            if joules is not None
-        ]
-        if not known or not self._seconds or not output_tokens:
+        if not self._joules or not self._seconds or not output_tokens:
             for device in self._devices:
                 if device.no_power is not None:
                     print(f"Power is unavailable: {device.no_power}.", file=sys.stderr)
             return {"energy": {"power_w": None, "j_per_output_token": None}}
-        total = sum(known)
+        total = sum(self._joules.values())
         return {
             "energy": {
                 "power_w": total / self._seconds,
                 "j_per_output_token": total / output_tokens,
-                "devices": ", ".join(names),
+                "devices": ", ".join(name.partition(" ")[2] for name in self._joules),
             }
         }
 
-    def _read(self) -> list[float | None]:
-        return [device.read().energy_j for device in self._devices]
+    def _read(self) -> dict[str, float]:
+        """Return the joules of each readable device, by its number and name."""
+        readings = (device.read() for device in self._devices)
+        return {
+            f"{number} {reading.name}": reading.energy_j
+            for number, reading in enumerate(readings)
+            if reading.energy_j is not None
+        }
 
 
 def is_here(url: str) -> bool:

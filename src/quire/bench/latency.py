@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from quire.bench import adapters, bandwidth
 from quire.bench.energy import EnergyMeter
-from quire.bench.engine import TYPES, BenchEngine, open_engine
+from quire.bench.engine import BenchEngine, open_engine
 from quire.bench.floor import in_turns, step_bytes
 from quire.bench.machine import peak_rss_bytes, portable_name
 from quire.bench.progress import progress
@@ -20,24 +20,6 @@ from quire.core.config import STEP_TOKENS
 from quire.core.errors import ConfigError
 from quire.core.lora import LoRARequest
 from quire.core.outputs import RequestMetrics
-
-KEYS = (
-    "model",
-    *TYPES,
-    "input_len",
-    "output_len",
-    "batch_size",
-    "prefill_tok_s",
-    "decode_tok_s",
-    "ttft_s",
-    "tpot_ms",
-    "peak_rss_bytes",
-    "weight_bytes",
-    "kv_bytes_per_token",
-    "bandwidth_gb_s",
-    "floor_fraction",
-    "split",
-)
 
 
 def run(args: argparse.Namespace) -> Row:
@@ -60,10 +42,10 @@ def run(args: argparse.Namespace) -> Row:
             "batch_size": args.batch_size,
             "weight_bytes": engine.weight_bytes,
             "kv_bytes_per_token": engine.kv_bytes_per_token,
-            "lora_rank": args.lora_rank,
         }
         one_batch(engine, args, repetition=-1)
         if adapter is not None:
+            settings["lora_rank"] = args.lora_rank
             one_batch(engine, args, repetition=-1, adapter=adapter)
         samples, energy = [], EnergyMeter()
         with progress(total=args.repetitions, unit="batch") as bar:
@@ -77,8 +59,7 @@ def run(args: argparse.Namespace) -> Row:
                 samples.append(sample)
                 bar.update()
     tokens = args.repetitions * args.batch_size * args.output_len
-    keys = KEYS if adapter is None else (*KEYS, *adapters.KEYS)
-    return summarise(keys, settings, samples) | energy.row(tokens)
+    return summarise(settings, samples) | energy.row(tokens)
 
 
 def one_batch(

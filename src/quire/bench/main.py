@@ -7,46 +7,66 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 
 from quire.bench import flags
 from quire.bench.serving import serve_flags
 from quire.core.errors import ConfigError
-from quire.core.registry import Registry
 from quire.resolve.flags import Flags, add_engine_flags
 
-BENCHMARKS = Registry(
-    "benchmark",
-    {
-        "latency": "quire.bench.latency:run",
-        "throughput": "quire.bench.throughput:run",
-        "serve": "quire.bench.serving.serve:run",
-        "interference": "quire.bench.serving.interference:run",
-        "startup": "quire.bench.startup:run",
-        "kernels": "quire.bench.kernels.command:run",
-        "quality": "quire.bench.quality:run",
-        "overhead": "quire.bench.overhead:run",
-        "ablate": "quire.bench.ablate:run",
-        "compare": "quire.bench.compare:run",
-    },
-)
-"""Each takes the parsed flags and returns a row or a list of rows."""
-_PRINTERS = Registry(
-    "table",
-    {
-        "serve": "quire.bench.serving.serve:print_result",
-        "overhead": "quire.bench.overhead:print_result",
-        "compare": "quire.bench.compare:print_result",
-    },
-)
-"""Printers of results that need their own layout: they take the result and a stream."""
+BENCHMARKS: dict[str, tuple[str, Callable[[Flags], None], str]] = {
+    "latency": (
+        "latency",
+        flags.latency,
+        "one batch offline: prefill, decode, and the share of the memory floor",
+    ),
+    "throughput": (
+        "throughput",
+        flags.throughput,
+        "many prompts offline: tokens and requests per second",
+    ),
+    "serve": (
+        "serving.serve",
+        serve_flags.add_serve,
+        "many streaming clients of an OpenAI-compatible server",
+    ),
+    "interference": (
+        "serving.interference",
+        flags.interference,
+        "the wait of decoding streams while long prompts arrive",
+    ),
+    "startup": ("startup", flags.startup, "from process start to first token, phase by phase"),
+    "kernels": (
+        "kernels.command",
+        flags.kernels,
+        "single ops at the shapes of real models, against the machine's limits",
+    ),
+    "overhead": ("overhead", flags.overhead, "the time outside the model, over HTTP and offline"),
+    "ablate": ("ablate", flags.ablate, "the gain of each optimisation, off and on in turns"),
+    "compare": ("compare", flags.compare, "Quire and other engines on the same work, in turns"),
+    "quality": ("quality", flags.quality, "perplexity and drift of dtypes and quantizations"),
+}
+"""Name → module, what adds the flags, and the help.
+
+The module's `run` takes the parsed flags and returns a row or a list of rows. Its `print_result`,
+if it has one, takes that and a stream.
+"""
+_DEFAULTS = {
+    "overhead": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
+    "ablate": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
+    "compare": {"model": "opt-125m", "dtype": "bfloat16"},
+}
+"""Defaults of engine flags that differ in a benchmark."""
+_MANY_ENGINES = {"kernels", "quality"}
+"""Benchmarks with their own flags instead of the engine's."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add every benchmark with its flags to `parser`."""
     benches = parser.add_subparsers(dest="bench", metavar="BENCHMARK")
-    for name, (text, add) in _FLAGS.items():
+    for name, (_, add, text) in BENCHMARKS.items():
         bench = benches.add_parser(name, help=text, description=text)
         add(Flags(bench.add_argument_group("workload")))
         results = Flags(bench.add_argument_group("results"))
@@ -57,9 +77,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             results("--repetitions", 9 if name == "kernels" else 3, text, "--num-iters")
         text = "write the rows there; append to a .jsonl file"
         results("--json", None, text, "--output-json", type=Path)
-        drawn = _SERVE_PICTURES if name == "serve" else "each number, one bar per row"
-        text = f"draw PNGs there: {drawn}; needs matplotlib"
-        results("--plot-dir", None, text, type=Path, metavar="DIR")
         results("--note", None, "text to store in the row", metavar="TEXT")
         if name not in _MANY_ENGINES:
             add_engine_flags(bench, _DEFAULTS.get(name))
@@ -72,33 +89,26 @@ def run(args: argparse.Namespace) -> int:
         QuireError: no benchmark is named, or it could not run.
     """
     if args.bench is None:
-        raise ConfigError(f"Name a benchmark: {', '.join(BENCHMARKS.names())}.", param="bench")
+        raise ConfigError(f"Name a benchmark: {', '.join(BENCHMARKS)}.", param="bench")
     from quire.bench.machine import circumstances
     from quire.bench.results.report import print_grid, print_table, write_json
 
-    if args.plot_dir is not None:
-        from quire.bench.results import plots
-
-        plots.check(args.plot_dir)
     with cleaning_up_when_terminated():
-        result = BENCHMARKS.load(args.bench)(args)
+        bench = import_module(f"quire.bench.{BENCHMARKS[args.bench][0]}")
+        result = bench.run(args)
     found = circumstances(args.bench)
     if args.note is not None:
         found["note"] = args.note
     many = isinstance(result, list)
     rows = [row | found for row in (result if many else [result])]
-    if args.bench in _PRINTERS.names():
-        _PRINTERS.load(args.bench)(result, sys.stdout)
+    if hasattr(bench, "print_result"):
+        bench.print_result(result, sys.stdout)
     elif many:
         print_grid(f"bench {args.bench}", rows, sys.stdout)
     else:
         print_table(f"bench {args.bench}", rows[0], sys.stdout)
     if args.json is not None:
         write_json(args.json, rows if many else rows[0])
-    if args.plot_dir is not None and args.bench != "serve":  # serve draws its own
-        from quire.bench.results import overview
-
-        overview.draw(args.plot_dir, args.bench, rows)
     return 1 if any(row.get("max", {}).get("errors") for row in rows) else 0
 
 
@@ -118,34 +128,3 @@ def cleaning_up_when_terminated() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous)
-
-
-_FLAGS: dict[str, tuple[str, Callable[[Flags], None]]] = {
-    "latency": (
-        "one batch offline: prefill, decode, and the share of the memory floor",
-        flags.latency,
-    ),
-    "throughput": ("many prompts offline: tokens and requests per second", flags.throughput),
-    "serve": ("many streaming clients of an OpenAI-compatible server", serve_flags.add_serve),
-    "interference": ("the wait of decoding streams while long prompts arrive", flags.interference),
-    "startup": ("from process start to first token, phase by phase", flags.startup),
-    "kernels": (
-        "single ops at the shapes of real models, against the machine's limits",
-        flags.kernels,
-    ),
-    "overhead": ("the time outside the model, over HTTP and offline", flags.overhead),
-    "ablate": ("the gain of each optimisation, off and on in turns", flags.ablate),
-    "compare": ("Quire and other engines on the same work, in turns", flags.compare),
-    "quality": ("perplexity and drift of dtypes and quantizations", flags.quality),
-}
-_SERVE_PICTURES = (
-    "a histogram of ITL and a timeline of the requests; for several rates, throughput and latency"
-)
-_DEFAULTS = {
-    "overhead": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
-    "ablate": {"model": "opt-125m", "load_format": "dummy", "dtype": "bfloat16"},
-    "compare": {"model": "opt-125m", "dtype": "bfloat16"},
-}
-"""Defaults of engine flags that differ in a benchmark."""
-_MANY_ENGINES = {"kernels", "quality"}
-"""Benchmarks with their own flags instead of the engine's."""

@@ -17,8 +17,6 @@ from quire.core.errors import QuireError
 from quire.resolve.arguments import EngineArgs
 from quire.system import env
 
-KEYS = ("start_to_first_token_s", "phases")
-
 
 def run(args: argparse.Namespace) -> Row:
     """Start one process per repetition, after one that warms the file cache."""
@@ -30,7 +28,7 @@ def run(args: argparse.Namespace) -> Row:
             if repetition >= 0:
                 samples.append(sample(start, report))
             bar.update()
-    row = summarise(KEYS, {}, samples)
+    row = summarise({}, samples)
     model: Row = {"model": portable_name(args.model), "dtype": report["dtype"]}
     return row | model | {"input_len": args.input_len}
 

@@ -13,17 +13,6 @@ from quire.bench.results.report import Row, summarise
 from quire.bench.serving.workload import token_prompts
 from quire.bench.split import between
 
-KEYS = (
-    "num_prompts",
-    "input_len",
-    "output_len",
-    "elapsed_s",
-    "output_tok_s",
-    "total_tok_s",
-    "requests_s",
-    "split",
-)
-
 
 def run(args: argparse.Namespace) -> Row:
     """Run a short warm-up, then `--repetitions` rounds, each with new random prompts."""
@@ -38,7 +27,7 @@ def run(args: argparse.Namespace) -> Row:
                 bar.update()
         types = engine.types
     settings = {key: getattr(args, key) for key in ("num_prompts", "input_len", "output_len")}
-    row = summarise(KEYS, settings, samples)
+    row = summarise(settings, samples)
     row |= energy.row(args.repetitions * args.num_prompts * args.output_len)
     return row | {"model": portable_name(args.model), **types}
 

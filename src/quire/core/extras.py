@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from quire.core.errors import ConfigError
 
@@ -52,3 +54,33 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def new_figure(flag: str, width: float, height: float, title: str) -> Any:
+    """Return an empty figure; sizes in inches.
+
+    Args:
+        flag: what asks for it.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    require("matplotlib", flag)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    figure.suptitle(title, fontsize=10)
+    return figure
+
+
+def write_figure(path: Path, figure: Any) -> Path:
+    """Write a PNG.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    try:
+        figure.savefig(path, format="png", dpi=110)
+    except OSError as error:
+        raise ConfigError(f"The picture {path} cannot be written: {error.strerror}.") from None
+    return path

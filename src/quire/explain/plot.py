@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import ConfigError
-from quire.core.extras import require
+from quire.core.extras import new_figure, write_figure
 from quire.explain.report import LimitsUsed, OpLine, Report
 
 COLOURS = {"memory": "#1f4e79", "compute": "#c55a11", "overhead": "#7f7f7f"}
@@ -25,14 +25,8 @@ def plot(path: Path, title: str, report: Report) -> None:
     """
     if not report.ops or report.limits is None:
         raise ConfigError("--plot: no operation was profiled, so there is nothing to draw.")
-    require("matplotlib", "--plot")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 6.5), layout="constrained")
-    canvas: Any = FigureCanvasAgg(figure)
-    axes: Any = figure.subplots()
-    axes.set_title(title)
+    figure = new_figure("--plot", 10, 6.5, title)
+    axes = figure.subplots()
     lines = [line for line in report.ops if line.gflop_s > 0]
     _roofs(axes, report.limits, lines)
     axes.set_xscale("log")
@@ -43,13 +37,9 @@ def plot(path: Path, title: str, report: Report) -> None:
     axes.set_xlabel("operations / byte moved")
     axes.set_ylabel("GFLOP/s")
     axes.grid(alpha=0.25, which="both")
-    handles: Any = axes.legend(loc="lower right").legend_handles
-    for handle in handles:
+    for handle in axes.legend(loc="lower right").legend_handles:
         handle.set_sizes([60])
-    try:
-        canvas.print_png(str(path))
-    except OSError as error:
-        raise ConfigError(f"The picture {path} cannot be written: {error.strerror}.") from None
+    write_figure(path, figure)
 
 
 def _roofs(axes: Any, limits: LimitsUsed, lines: list[OpLine]) -> None:

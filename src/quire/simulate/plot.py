@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.errors import ConfigError
-from quire.core.extras import require
+from quire.core.extras import new_figure, write_figure
 from quire.simulate.fleet import Outcome, Replica
 from quire.simulate.histogram import RESOLUTION, SMALLEST
 
@@ -22,20 +21,13 @@ def plot(path: Path, title: str, outcome: Outcome, replicas: Sequence[Replica]) 
     Raises:
         ConfigError: matplotlib is not installed, or the file cannot be written.
     """
-    require("matplotlib", "--plot")
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 7), layout="constrained")
-    figure.suptitle(title)
+    figure = new_figure("--plot", 11, 7, title)
     grid = figure.subplots(2, 2)
     _distribution(grid[0][0], "time to first token", *_exact(outcome.first - outcome.sent))
     _distribution(grid[0][1], "between tokens", *_binned(outcome.gaps.counts))
     _requests(grid[1][0], replicas)
     _cache(grid[1][1], replicas)
-    try:
-        figure.savefig(path, format="png")
-    except OSError as error:
-        raise ConfigError(f"The picture {path} cannot be written: {error.strerror}.") from None
+    write_figure(path, figure)
 
 
 def _exact(seconds: Any) -> tuple[Any, Any]:

@@ -7,12 +7,13 @@ import json
 import os
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quire.bench import quality, throughput
+from quire.bench import latency, quality, throughput
 from quire.bench.flags import KERNEL_FAMILIES
 from quire.bench.main import BENCHMARKS, run
 from quire.resolve.arguments import EngineArgs
@@ -61,8 +62,9 @@ def test_families_of_kernels() -> None:
 
 
 def test_there_are_ten() -> None:
-    assert BENCHMARKS.names() == sorted([*ONE_ENGINE, *MANY_ENGINES, "interference"])
-    assert all(callable(BENCHMARKS.load(name)) for name in BENCHMARKS.names())
+    assert sorted(BENCHMARKS) == sorted([*ONE_ENGINE, *MANY_ENGINES, "interference"])
+    modules = (import_module(f"quire.bench.{module}") for module, *_ in BENCHMARKS.values())
+    assert all(callable(module.run) for module in modules)
 
 
 @pytest.mark.parametrize("argv", [("nothing",), ("latency", "--batch-size", "0")])
@@ -118,19 +120,16 @@ def test_a_terminated_benchmark_cleans_up(monkeypatch: pytest.MonkeyPatch) -> No
     """What it started in a `try` ends in its `finally`; the handler of before is back."""
     ended = []
 
-    def load(_: str) -> Any:
-        def benchmark(_: argparse.Namespace) -> None:
-            try:
-                os.kill(os.getpid(), signal.SIGTERM)
-                signal.pause()
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)  # ignored: `timeout` sends two
-                ended.append(True)
-
-        return benchmark
+    def benchmark(_: argparse.Namespace) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)  # ignored: `timeout` sends two
+            ended.append(True)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(BENCHMARKS, "load", load)
+    monkeypatch.setattr(latency, "run", benchmark)
     with pytest.raises(SystemExit, match="143"):
         run(bench_args("latency"))
     assert ended

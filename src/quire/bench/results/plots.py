@@ -12,9 +12,10 @@ from quire.bench.results.report import Row, percentile
 from quire.bench.serving.sender import Outcome
 from quire.bench.serving.waits import gaps
 from quire.core.errors import ConfigError
-from quire.core.extras import require
+from quire.core.extras import new_figure, require, write_figure
 
 WAIT, FIRST, ANSWER, FAILED = "#c9c9c9", "#c55a11", "#1f4e79", "#b00020"
+FLAG = "--plot-dir"
 BINS = 80
 SHORTEST = 0.05
 """Smallest gap in milliseconds; chunks that arrive together have this one."""
@@ -28,12 +29,12 @@ def check(folder: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed, or the folder cannot be created.
     """
-    require("matplotlib", "--plot-dir")
+    require("matplotlib", FLAG)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"The folder {folder} cannot be created: {error.strerror}.", param="--plot-dir"
+            f"The folder {folder} cannot be created: {error.strerror}.", param=FLAG
         ) from None
 
 
@@ -59,7 +60,7 @@ def draw(folder: Path, measured: Sequence[tuple[Row, Sequence[Outcome]]]) -> lis
 
 def itl_histogram(title: str, outcomes: Sequence[Outcome]) -> Any:
     """Return a histogram of the gaps between chunks, with marked percentiles."""
-    figure = new_figure(8, 4.5, title)
+    figure = new_figure(FLAG, 8, 4.5, title)
     axes = figure.subplots()
     found = [gap * 1e3 for outcome in outcomes for gap in gaps(outcome)]
     low, high = max(min(found, default=1.0), SHORTEST), max(found, default=10.0)
@@ -87,7 +88,7 @@ def timeline(title: str, outcomes: Sequence[Outcome]) -> Any:
     lanes = sorted(outcomes, key=lambda o: o.start)
     shown = f"{title}, the first {MOST_LANES} requests" if len(lanes) > MOST_LANES else title
     lanes = lanes[:MOST_LANES]
-    figure = new_figure(10, min(12.0, 2.0 + 0.12 * len(lanes)), shown)
+    figure = new_figure(FLAG, 10, min(12.0, 2.0 + 0.12 * len(lanes)), shown)
     axes = figure.subplots()
     begin = min((o.start for o in lanes), default=0.0)
     for lane, o in enumerate(lanes):
@@ -113,7 +114,7 @@ def timeline(title: str, outcomes: Sequence[Outcome]) -> Any:
 
 def throughput_latency(rows: Sequence[Row]) -> Any:
     """Return throughput against TTFT and time per token, one point per rate."""
-    figure = new_figure(10, 4.5, _title(rows[0], rate=False))
+    figure = new_figure(FLAG, 10, 4.5, _title(rows[0], rate=False))
     rows = sorted(rows, key=lambda row: row["output_tok_s"])
     rates = [row["output_tok_s"] for row in rows]
     pairs = [
@@ -142,27 +143,3 @@ def _title(row: Row, *, rate: bool = True) -> str:
     if rate:
         words.append(f"{row['request_rate']} per second, {row['num_clients']} clients")
     return ", ".join(words)
-
-
-def new_figure(width: float, height: float, title: str) -> Any:
-    """Return an empty figure; sizes in inches."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.suptitle(title, fontsize=10)
-    return figure
-
-
-def write_figure(path: Path, figure: Any) -> Path:
-    """Write a PNG.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise ConfigError(
-            f"The picture {path} cannot be written: {error.strerror}.", param="--plot-dir"
-        ) from None
-    return path

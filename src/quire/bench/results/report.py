@@ -20,24 +20,18 @@ _PERCENT = {"gain", "share", "spread", "drift", "top1_agreement", "non_model_sha
 }
 
 
-def summarise(keys: Sequence[str], settings: Row, samples: Sequence[Row]) -> Row:
-    """Return one row: settings and medians in the order of `keys`, then min and max.
+def summarise(settings: Row, samples: Sequence[Row]) -> Row:
+    """Return one row: settings and medians, then min and max.
 
     Args:
-        keys: the row's field names; each is in `settings` or in every sample.
         samples: one per repetition: numbers, or mappings of names to numbers.
 
     Returns:
-        `{**fields, "repetitions": n, "min": {...}, "max": {...}}`. The median of integers is one of
-        them: of an even number, the upper one in the middle.
+        `{**settings, **medians, "repetitions": n, "min": {...}, "max": {...}}`. The median of
+        integers is one of them: of an even number, the upper one in the middle.
     """
     median, low, high = (fold(samples, f) for f in (_median, min, max))
-    return {
-        **{key: settings[key] if key in settings else median[key] for key in keys},
-        "repetitions": len(samples),
-        "min": low,
-        "max": high,
-    }
+    return {**settings, **median, "repetitions": len(samples), "min": low, "max": high}
 
 
 def jsonl(name: str) -> Path:

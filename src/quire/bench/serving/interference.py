@@ -24,10 +24,6 @@ from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.arguments import EngineArgs
 
 AUTO = "auto"
-KEYS = (
-    *("max_num_batched_tokens", "idle_p50_ms", "idle_p99_ms", "itl_p50_ms", "itl_p99_ms"),
-    *("p50_ratio", "p99_ratio", "ttft_s", "arrival_tok_s"),
-)
 POLL_SECONDS = 0.005
 
 
@@ -54,7 +50,7 @@ async def _row(args: argparse.Namespace, engine_args: EngineArgs) -> Row:
     finally:
         engine.shutdown()
     settings: Row = {"max_num_batched_tokens": str(engine_args.max_num_batched_tokens or AUTO)}
-    row = summarise(KEYS, settings, samples)
+    row = summarise(settings, samples)
     sizes = ("num_streams", "input_len", "num_arrivals", "arrival_len")
     facts = {name: engine.facts[name] for name in TYPES}
     return {

@@ -51,6 +51,10 @@ def run(args: argparse.Namespace) -> Row | list[Row]:
     Returns:
         a row; with `--request-rates` one row per rate.
     """
+    if args.plot_dir is not None:
+        from quire.bench.results import plots
+
+        plots.check(args.plot_dir)
     args = vllm_flags.applied(args)
     if args.base_url:
         _check_flags(args)
@@ -143,7 +147,7 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
         "num_clients": args.num_clients,
         "request_rate": "inf" if math.isinf(args.request_rate) else args.request_rate,
     }
-    row = summarise([*settings, *samples[0]], settings, samples)
+    row = summarise(settings, samples)
     if is_here(base_url):
         row |= energy.row(tokens)
     row |= {"model": portable_name(model)} | _sizes(args, len(load), slo) | vllm_flags.labels(args)

@@ -14,7 +14,7 @@ from quire.bench.machine import portable_name
 from quire.bench.results.report import Row, percentile
 from quire.bench.serving.sender import Outcome
 from quire.bench.serving.vllm_flags import labels
-from quire.bench.serving.waits import gaps, most_at_once
+from quire.bench.serving.waits import gaps, latencies, most_at_once
 
 
 def save(args: argparse.Namespace, row: Row, outcomes: Sequence[Outcome]) -> Path:
@@ -73,13 +73,8 @@ def _numbers(outcomes: Sequence[Outcome], percentiles: Sequence[float]) -> dict[
         "total_token_throughput": (prompts + answers) / seconds,
         "max_concurrent_requests": most_at_once(outcomes),
     }
-    times = {
-        "ttft": [o.ttft for o in good if o.ttft is not None],
-        "tpot": [o.tpot for o in good if o.tpot is not None],
-        "itl": [gap for o in good for gap in gaps(o)],
-        "e2el": [o.e2e for o in good],
-    }
-    for name, values in times.items():
+    for ours, values in latencies(good).items():
+        name = "e2el" if ours == "e2e" else ours
         found[f"mean_{name}_ms"] = statistics.fmean(values) * 1e3 if values else 0.0
         found[f"median_{name}_ms"] = percentile(values, 0.5) * 1e3
         found[f"std_{name}_ms"] = statistics.pstdev(values) * 1e3 if values else 0.0

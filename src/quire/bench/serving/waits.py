@@ -37,12 +37,7 @@ def sample(
     if not good:
         reason = outcomes[0].error if outcomes else "the load is empty"
         raise QuireError(f"All {len(outcomes)} requests failed: {reason}")
-    times = {
-        "ttft": [o.ttft for o in good if o.ttft is not None],
-        "tpot": [o.tpot for o in good if o.tpot is not None],
-        "itl": [gap for o in good for gap in gaps(o)],
-        "e2e": [o.e2e for o in good],
-    }
+    times = latencies(good)
     row: Row = {f"{name}_ms": spread(times[name], percentiles) for name in metrics}
     if any(o.repeats for o in outcomes) and "ttft" in metrics:
         for name, repeats in (("first", False), ("later", True)):
@@ -63,6 +58,16 @@ def sample(
         met = sum(meets(o, slo) for o in good)
         row |= {"goodput": met / elapsed, "slo_attainment": met / len(outcomes)}
     return row
+
+
+def latencies(outcomes: Sequence[Outcome]) -> dict[str, list[float]]:
+    """Return the seconds of each of `METRICS`."""
+    return {
+        "ttft": [o.ttft for o in outcomes if o.ttft is not None],
+        "tpot": [o.tpot for o in outcomes if o.tpot is not None],
+        "itl": [gap for o in outcomes for gap in gaps(o)],
+        "e2e": [o.e2e for o in outcomes],
+    }
 
 
 def gaps(outcome: Outcome) -> list[float]:
