@@ -179,6 +179,30 @@ class Admission:
             missing = np.clip(self._kv.most_blocks(sys.maxsize) - held, 0, missing)
         return missing
 
+    def queued(self, wanted: Column) -> dict[str, int]:
+        """Return the tokens of the next request, by client, if the client computes no prompt yet.
+
+        Empty if the request cannot begin in this step.
+
+        Args:
+            wanted: tokens of each running request.
+        """
+        ready, waits = self._loading.next(), len(self._waiting) > 0
+        full = len(self._running) + len(self._loading) >= self._max_num_seqs
+        if ready is None and (full or not waits):
+            return {}
+        first, tokens = ready or (self._waiting.peek(), 0)
+        client, running = first.options.client, self._running.requests
+        prompts = {running[row].options.client for row in (wanted > 1).nonzero()[0].tolist()}
+        if not prompts or client in prompts:
+            return {}
+        if ready is None:
+            prefix = self._kv.find_prefix(first)
+            reserved = int(self.reserved().sum()) + self._loading.blocks_missing
+            if self._kv.can_admit(first, prefix, reserved) and not self._steps.count_of(first):
+                tokens = first.num_tokens - len(prefix) * self._kv.block_size
+        return {client: tokens} if tokens else {}
+
     def num_victims(self) -> int:
         """Return how many running requests to preempt for the first request in the queue.
 

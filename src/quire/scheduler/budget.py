@@ -3,9 +3,10 @@
 Decoding reads all weights for a few tokens, so a few prompt tokens in the same step cost almost
 nothing. Many of them delay all requests. `StepBudget` limits the predicted time of a step to
 `max_itl_stretch` times that of the same step without prompts. If more prompts wait than sequences
-decode, the limit grows in that proportion. Prompts with images do not count: one takes as long as
-many others. Streams that go on after a preemption, or after another engine, need no fast first
-token: four of them count as one. A cost model predicts; measured steps correct it.
+decode, the limit grows in that proportion, but a client's prompts do not slow another's streams so.
+Prompts with images do not count: one takes as long as many others. Streams that go on after a
+preemption, or after another engine, need no fast first token: four of them count as one. A cost
+model predicts; measured steps correct it.
 
 Other programs may slow the machine while prompts are computed in every step. Then decoding alone
 has to be measured again, or prompts would get what is left of an outdated limit: almost nothing, or
@@ -72,6 +73,7 @@ class StepBudget:
         pictured: int = 0,
         *,
         resumed: int = 0,
+        most_crowd: float = math.inf,
         reads: bool = False,
     ) -> int:
         """Return the token budget of the next step; now and then, one for decoding alone.
@@ -82,6 +84,7 @@ class StepBudget:
             waiting: further requests that may be admitted.
             pictured: how many of the running prompts have images.
             resumed: of the other prompts, running and waiting, those that have had output before.
+            most_crowd: the most that waiting prompts may raise the limit.
             reads: the step reads an image, too. Without texts, half of the time is for that.
         """
         decoding = wanted == 1
@@ -95,8 +98,8 @@ class StepBudget:
         prompts = np.flatnonzero(wanted > 1)
         behind = int(computed[prompts[0]]) if len(prompts) else 0
         texts = len(prompts) - pictured
-        crowd = max(1.0, (texts + waiting - resumed) / num_decodes, resumed / PATIENT / num_decodes)
-        stretch = crowd * self._stretch
+        crowd = max((texts + waiting - resumed) / num_decodes, resumed / PATIENT / num_decodes)
+        stretch = max(1.0, min(crowd, most_crowd)) * self._stretch
         if reads and texts + waiting == 0:
             stretch = (stretch + 1.0) / 2
         limit = stretch * self.decode_seconds(num_decodes, context)

@@ -54,6 +54,13 @@ class Loading:
         begun = (arrival for step in self._by_step.values() for arrival in step)
         return [arrival.request for arrival in (*self._ready, *self._pending, *begun)]
 
+    def next(self) -> tuple[Request, int] | None:
+        """Return the next request that is ready to run, and its tokens to compute."""
+        if not self._ready:
+            return None
+        request = self._ready[0].request
+        return request, request.num_tokens - self._ready[0].num_computed
+
     @property
     def blocks_missing(self) -> int:
         """Return how many more blocks they need for their present tokens."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Mapping
 from itertools import chain, compress, count
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import Column
 from quire.core.request import Request
+from quire.scheduler.turns import in_turns
 from quire.system.records import dataclass
 from quire.system.tally import Tally
 
@@ -37,6 +40,7 @@ class RunningBatch:
         versions: the unused version numbers.
         version: changes when a request joins or leaves.
         stop_ids: the requests' stop tokens, each with the number of requests that have it.
+        clients: the number of requests of each client that has any.
         quiet: the next steps in which each request only decodes one token: none reaches its limit
             or moves its window, unless a request joins or leaves.
         until_block: the next of these steps in which no request needs a block or fills one.
@@ -64,6 +68,7 @@ class RunningBatch:
         self.request_ids: list[str] = []
         self.token_ids: list[array[int]] = []
         self.stop_ids = Tally[int]()
+        self.clients = Tally[str]()
         self.versions = count(1)
         self.version = next(self.versions)
         self._view()
@@ -116,17 +121,25 @@ class RunningBatch:
             found[row] = bool(self.requests[row].inputs.images)
         return found
 
-    def share(self, wanted: Column, budget: int, *, others: bool = False) -> Column:
+    def share(
+        self,
+        wanted: Column,
+        budget: int,
+        queued: Mapping[str, int] = MappingProxyType({}),
+        *,
+        others: bool = False,
+    ) -> Column:
         """Return each request's tokens: one each first, then the rest of the budget in order.
 
         So a request behind a long prompt still gets a token in every step, unless the budget is for
         decoding alone. Prompts with images get no such token, and at most half of the rest if texts
-        want it: one is as long as many texts.
+        want it: one is as long as many texts. Texts of several clients share the rest equally.
 
         Args:
+            queued: see `in_turns`.
             others: further requests wait for tokens of this step.
         """
-        if int(wanted.sum()) <= budget:
+        if int(wanted.sum()) + sum(queued.values()) <= budget:
             return wanted
         if budget <= np.count_nonzero(wanted == 1):
             return np.where(wanted == 1, 1, 0)
@@ -135,7 +148,11 @@ class RunningBatch:
         left = budget - int(first.sum())
         least = left if others else int((texts - first).sum())
         images = _in_order(wanted - texts, left - min(least, left // 2))
-        return first + images + _in_order(texts - first, left - int(images.sum()))
+        rest, left = texts - first, left - int(images.sum())
+        if not queued and len(self.clients) == 1:
+            return first + images + _in_order(rest, left)
+        clients = [request.options.client for request in self.requests]
+        return first + images + in_turns(rest, clients, queued, left)
 
     def certain(self) -> Column:
         """Return how many known tokens are computed once the steps in flight have landed."""
@@ -215,6 +232,7 @@ class RunningBatch:
                 1,
             )
             self.stop_ids.update(new.request.stop_ids)
+            self.clients.change(new.request.options.client, 1)
         order = sorted(range(len(self)), key=lambda row: self.requests[row].order)
         if order == [*range(len(self))]:
             return None
@@ -252,8 +270,11 @@ class RunningBatch:
         stops = Counter(chain.from_iterable(request.stop_ids for request in self.requests))
         # Counters are equal if one has zeros that the other lacks; these would pile up.
         assert dict(stops) == dict(self.stop_ids), "stop tokens were miscounted"
+        clients = Counter(request.options.client for request in self.requests)
+        assert dict(clients) == dict(self.clients), "clients were miscounted"
 
     def _leave(self, request: Request) -> None:
+        self.clients.change(request.options.client, -1)
         for token in request.stop_ids:
             self.stop_ids.change(token, -1)
 

@@ -239,17 +239,15 @@ class Scheduler:
         return victims
 
     def _schedule_running(self, num_steps: int, budget: int) -> tuple[int, list[BlockRun]]:
-        """Fill in `running.scheduled` and `running.further`; preempt while blocks are short.
-
-        Returns the passes of the step, and the new blocks by row.
-        """
+        """Fill `running.scheduled` and `further`; return the passes, and the new blocks by row."""
         running = self.running
         if self.kv.window is not None:
             self._slide(self.kv.window)
         while True:
             wanted = running.wanted()
             others = len(self.waiting) > 0 and len(running) < self.config.max_num_seqs
-            running.scheduled[:] = running.share(wanted, budget, others=others)
+            queued = self._admission.queued(wanted)
+            running.scheduled[:] = running.share(wanted, budget, queued, others=others)
             self._state.image_chunks.level(
                 running.requests, wanted, running.num_computed, running.scheduled
             )
@@ -261,7 +259,7 @@ class Scheduler:
                 blocks = self._allocate(running.blocks_missing(ends))
             if blocks is not None:
                 return num_passes, blocks
-            self._preemption.preempt_last()
+            self._preemption.preempt(self._seats.last_row())
 
     def _quiet_blocks(self) -> list[BlockRun] | None:
         """Return the blocks for one more token of each request; None if too few are free."""

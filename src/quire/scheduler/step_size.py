@@ -4,6 +4,7 @@ stages waiting."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 
@@ -52,6 +53,7 @@ class StepSize:
             waiting,
             pictured,
             resumed=self._resumed(wanted, waiting),
+            most_crowd=self._most_crowd(wanted),
             reads=state.image_chunks.reads,
         )
 
@@ -60,6 +62,24 @@ class StepSize:
         running = [self._state.running.requests[row] for row in (wanted > 1).nonzero()[0].tolist()]
         again = sum(r.num_output_tokens > 0 and not r.inputs.images for r in running)
         return again + min(len(self._state.waiting.resumed), waiting)
+
+    def _most_crowd(self, wanted: Column) -> float:
+        """Return how far prompts may slow decoding, as a multiple of the limit's usual value.
+
+        A client's streams bear its own prompts: as many times the limit as it has prompts for each
+        stream. Those of others count as one for each client.
+        """
+        running, queued = self._state.running, self._state.waiting.clients
+        if len(running.clients.keys() | queued.keys()) < 2:
+            return math.inf
+        prompts, streams = Counter(queued), Counter[str]()
+        for request, tokens in zip(running.requests, wanted.tolist(), strict=True):
+            if tokens:
+                (streams if tokens == 1 else prompts)[request.options.client] += 1
+        if not streams:
+            return math.inf
+        own = min(prompts[client] / count for client, count in streams.items())
+        return max(own, len(prompts) / len(streams))
 
     def _level_chunk(self, chunks: LevelChunks, wanted: Column, waiting: int) -> int:
         """Return the token budget of a step that computes prompts only."""

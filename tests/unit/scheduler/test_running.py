@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -111,9 +112,9 @@ def test_what_the_budget_is_chosen_from(monkeypatch: pytest.MonkeyPatch) -> None
     s = new(Tokens(), max_itl_stretch=4.0)
     asked: list[tuple[Any, ...]] = []
 
-    def tokens(wanted: Any, computed: Any, waiting: int, pictured: int, **others: int) -> int:
+    def tokens(wanted: Any, computed: Any, waiting: int, pictured: int, **others: float) -> int:
         assert not pictured
-        assert others == {"resumed": 0, "reads": False}
+        assert others == {"resumed": 0, "reads": False, "most_crowd": math.inf}
         asked.append((wanted.tolist(), computed.tolist(), waiting))
         return 40
 

@@ -109,15 +109,79 @@ def test_blocks_are_made_free_too_or_nobody_leaves() -> None:
     for name in "pqrs":  # other tokens each: no block is shared
         s.add(request(name, 60, client="a", max_tokens=4))
     step(s)
-    s.add(request("b", 100, client="b", max_tokens=4))  # needs 7 blocks
+    s.add(request("b", 72, client="b", max_tokens=4))  # needs 5 blocks
     given, _ = step(s)
-    assert given == {"b": 100, "p": 1, "q": 1}
+    assert given == {"b": 72, "p": 1, "q": 1}
     s.add(request("c", 200, client="c", max_tokens=4))  # does not fit beside one of "a"
     before = s.stats().num_preemptions
     step(s)
     assert s.stats().num_preemptions == before
     s.add(request("d", 8, client="d", max_tokens=4))
     assert "d" in step(s)[0]  # "c" keeps out nobody
+
+
+def test_a_large_prompt_takes_few_blocks_of_others() -> None:
+    s = make(num_blocks=16, seqs=8, budget=300)
+    for name in "pqrstuvw":
+        s.add(request(name, 29, client="a", max_tokens=3))
+    step(s)
+    s.add(request("b", 140, client="b"))  # needs 9 blocks, more than the others would keep
+    s.add(request("c", 140, client="c"))
+    step(s)
+    assert holders(s) == {"a": 8}
+    step(s)
+    step(s)
+    assert s.running.request_ids == ["b"]  # in its turn
+
+
+def test_long_contexts_yield_blocks_to_short_ones() -> None:
+    s = make(num_blocks=64, seqs=16, budget=999)
+    for name in "pqr":
+        s.add(request(name, 330, client="a", max_tokens=200))
+    step(s)
+    for number in range(12):
+        s.add(request(f"{number}", 20, client="b", max_tokens=100))
+    for _ in range(8):
+        step(s)
+    assert holders(s) == {"a": 2, "b": 8}
+    assert s.stats().num_preemptions == 1
+    assert s.requests["r"].num_preemptions == 1
+
+
+def test_a_client_keeps_its_only_request() -> None:
+    s = make(num_blocks=64, seqs=16, budget=999)
+    s.add(request("p", 980, client="a", max_tokens=20))
+    for number in range(4):
+        s.add(request(f"{number}", 8, client="b", max_tokens=100))
+    for _ in range(15):
+        step(s)
+    assert s.stats().num_preemptions > 0
+    assert s.requests["p"].num_preemptions == 0
+
+
+def test_whoever_holds_far_more_blocks_leaves_when_they_are_short() -> None:
+    s = make(num_blocks=64, seqs=16, budget=999)
+    for name in "pqr":
+        s.add(request(name, 290, client="a", max_tokens=200))
+    for name in "xyz":
+        s.add(request(name, 30, client="b", max_tokens=100))
+    step(s)
+    while not s.stats().num_preemptions:
+        step(s)
+    assert holders(s) == {"a": 2, "b": 3}
+    assert s.requests["r"].status is RequestStatus.PREEMPTED
+
+
+def test_shared_blocks_count_once() -> None:
+    s = make(num_blocks=32, seqs=16, budget=999)
+    for number in range(2):  # 20 blocks; 38 if each had its own
+        s.add(request(f"p{number}", 290, client="a", max_tokens=200))
+    for name in "xyz":
+        s.add(request(name, 60, client="b", max_tokens=100))
+    step(s)
+    while not s.stats().num_preemptions:
+        step(s)
+    assert holders(s) == {"a": 2, "b": 2}
 
 
 def test_what_is_in_vain_is_tried_again_only_after_a_change(
