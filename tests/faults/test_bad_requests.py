@@ -122,6 +122,8 @@ def test_row_6_unknown_or_wrong_typed_fields(
     "fields",
     [
         {"temperature": -1},
+        {"temperature": "nan"},
+        {"top_p": "inf"},
         {"temperature": 1e308},
         {"top_p": 0},
         {"top_p": 1.5},

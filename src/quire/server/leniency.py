@@ -1,8 +1,4 @@
-"""Follow a request's types: remove fields without effect from its JSON, and list allowed values.
-
-A field of integers accepts 5.0, which is 5 in JSON. Fields of numbers and of booleans accept them
-as strings, as other servers do. So do lists of numbers.
-"""
+"""Follow a request's types: remove fields without effect from its JSON, and list allowed values."""
 
 from __future__ import annotations
 
@@ -27,11 +23,6 @@ _LONGEST_NAME = 64
 """Longer names are not checked for typos."""
 _SIMILAR = 0.85
 """Least share of equal characters of a typo."""
-_EXACT = 2**53
-"""Up to here a float stands for one integer."""
-_NUMBER = re.compile(r"-?\d{1,20}(\.\d{0,20})?([eE][-+]?\d{1,2})?", re.ASCII)
-_WHOLE = re.compile(r"-?\d+", re.ASCII)
-_BOOLEANS: dict[str | int, bool] = {"true": True, "false": False, 1: True, 0: False}
 _TEXTS = {inspect.StrType, inspect.AnyType, inspect.LiteralType}
 """Types of which a string may be a value."""
 _STEP = re.compile(r"\[[^\]]*\]|[^.\[\]]+")
@@ -80,12 +71,10 @@ class Relaxed:
                 self._drop(name, value, fields, path)
         for name in unknown:
             del value[name]
-        for name in (fields.nulls | fields.plain) & value.keys():
+        for name in (fields.nulls | fields.no_texts) & value.keys():
             if value[name] in (EMPTY if name in fields.nulls else ("",)):
                 self._notice(fields, (path, name), "It asks for nothing.")
                 del value[name]
-        for name in fields.plain & value.keys():
-            value[name] = fields.shapes[name].plain(value[name])
         for name in fields.inner & value.keys():
             if isinstance(found := value[name], dict | list):
                 self._stack.append((found, fields.shapes[name], (path, name)))
@@ -200,13 +189,9 @@ class _Fields:
             self.shapes[struct.tag_field] = _Shape([])
 
     @cached_property
-    def plain(self) -> set[str]:
-        """Return the fields of numbers, also of lists of them, and those of booleans."""
-        return {
-            name
-            for name, shape in self.shapes.items()
-            if shape.numbers or shape.is_boolean or shape.entries
-        }
+    def no_texts(self) -> set[str]:
+        """Return the fields that an empty text leaves unset."""
+        return {name for name, shape in self.shapes.items() if not shape.may_be_text}
 
     @cached_property
     def inner(self) -> set[str]:
@@ -232,40 +217,8 @@ class _Shape:
         return {each.tag: _Fields(each) for each in found}
 
     @cached_property
-    def numbers(self) -> type[int] | type[float] | None:
-        """Return the type of the field's numbers; None if it has none, or may be a text."""
-        kinds = set(map(type, self._types))
-        if kinds & _TEXTS or not kinds & {inspect.IntType, inspect.FloatType}:
-            return None
-        return float if inspect.FloatType in kinds else int
-
-    @cached_property
-    def is_boolean(self) -> bool:
-        return set(map(type, self._types)) - {inspect.NoneType} == {inspect.BoolType}
-
-    @cached_property
-    def entries(self) -> _Shape | None:
-        """Return the shape of the numbers in a list, or in an object with any keys; else None."""
-        inner = [each.item_type for each in self._types if isinstance(each, inspect.ListType)]
-        inner += [each.value_type for each in self._types if isinstance(each, inspect.DictType)]
-        shape = _Shape(inner)
-        return shape if shape.numbers else None
-
-    def plain(self, value: Any) -> Any:
-        """Return the number or boolean that a value certainly means; else the value itself."""
-        if (entries := self.entries) is not None and isinstance(value, list | dict):
-            if isinstance(value, dict):
-                return {key: entries.plain(each) for key, each in value.items()}
-            known = set(map(type, value)) <= {int}  # fast, because there may be a million
-            return value if known else [entries.plain(each) for each in value]
-        if self.is_boolean:
-            given = value.lower() if isinstance(value, str) else value
-            return _BOOLEANS.get(given, value) if isinstance(given, str | int) else value
-        if isinstance(value, str) and _NUMBER.fullmatch(value):
-            whole = self.numbers is int and _WHOLE.fullmatch(value)
-            value = int(value) if whole else float(value)
-        exact = isinstance(value, float) and value.is_integer() and abs(value) <= _EXACT
-        return int(value) if exact and self.numbers is int else value
+    def may_be_text(self) -> bool:
+        return not self._types or not _TEXTS.isdisjoint(map(type, self._types))
 
     @cached_property
     def item(self) -> _Shape | None:

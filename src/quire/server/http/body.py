@@ -1,7 +1,8 @@
 """Decode a request's bytes into a typed object, with limits, and errors that name the field.
 
-A body is decoded strictly first. If that fails, fields without effect are removed from it (see
-`server.leniency`), each with a notice, and it is converted again.
+A body is decoded at once. If that fails, fields without effect are removed from it (see
+`server.leniency`), each with a notice, and it is converted again. As in other servers, 5.0 is an
+integer, and numbers and booleans may be strings.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ async def read_body(request: Request, limit: int) -> bytearray:
 async def read_request(request: Request, kind: type[T], mend: Mend | None = None) -> T:
     """Return the body as a `kind`; fields without effect become notices (see `server.notices`).
 
-    Strict JSON: no NaN, no lone surrogates, no unbounded integers or nesting.
+    JSON must be valid: no NaN, no lone surrogates, no unbounded integers or nesting.
 
     Args:
         mend: changes decoded JSON in place before it is converted to a `kind`.
@@ -145,7 +146,7 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         ApiError: 400, naming the field at fault.
     """
     try:
-        return msgspec.convert(value, kind, str_keys=True)
+        return msgspec.convert(value, kind, strict=False, str_keys=True)
     except msgspec.ValidationError as error:
         raise _explain(str(error), kind, where) from None
 
@@ -167,7 +168,7 @@ def read_query(request: Request, kind: type[T]) -> T:
 def _decoded(body: bytes | bytearray, kind: Any) -> Any:
     """Decode JSON. Raises `ApiError` if it is invalid, `msgspec.ValidationError` if no `kind`."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(body, type=kind, strict=False)
     except msgspec.ValidationError:
         raise
     except UnicodeDecodeError:  # its position would be within a string
