@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import make_checkpoint
-from quire.explain.surroundings import family
+from quire.system.proc import family
 
 _PR_SET_THP_DISABLE = 41
 RULES = 2000

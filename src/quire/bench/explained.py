@@ -16,7 +16,7 @@ from quire.explain.cards import cards_between, read_cards
 from quire.explain.collect import collect
 from quire.explain.evidence import Evidence, Window
 from quire.explain.probe import Probe
-from quire.explain.surroundings import family
+from quire.system.proc import family
 from quire.system.records import dataclass
 
 PROFILED_STEPS = 100_000

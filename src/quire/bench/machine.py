@@ -14,9 +14,8 @@ from typing import Any
 
 import quire
 from quire.core.extras import version_of
-from quire.explain.surroundings import family
 from quire.system import hardware
-from quire.system.proc import fields, text
+from quire.system.proc import family, fields, text
 
 _ISA_FLAGS = (
     "avx2",

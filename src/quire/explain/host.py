@@ -9,7 +9,7 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
@@ -17,15 +17,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from quire.system.proc import quick
+from quire.system.proc import SYSTEM, family, listed, quick, text, words
 from quire.system.records import dataclass
 
-SYSTEM = Path("/")
 _TICK = os.sysconf("SC_CLK_TCK")
 _PROC = Path("/proc")
-_ESTABLISHED = "01"
-"""State in a row of /proc/net/tcp."""
-COMPUTING = (b"quire.engine.process", b"quire.executor.rank")
+ESTABLISHED, LISTENING = "01", "0A"
+"""States in a row of /proc/net/tcp."""
+COMPUTING = ("quire.engine.process", "quire.executor.rank")
 """Modules whose processes compute the model."""
 MOST_THREADS = 64
 MOST_PROCESSES = 1000
@@ -155,21 +154,11 @@ def read_host(pid: int | None = None) -> HostReading | None:
     user, nice, system, _, _, irq, softirq, steal = (n / _TICK for n in ticks)
     cpu: dict[int, float] = {}
     found: dict[tuple[int, int], _Thread] = {}
-    pending = [os.getpid() if pid is None else pid]
-    while pending:
-        process = pending.pop()
-        try:
-            used = _cpu_seconds(process)
-            threads = list((_PROC / str(process) / "task").iterdir())
-        except OSError:
-            continue  # it has just exited
-        cpu[process] = used
-        for thread in threads:
-            try:
+    for process in family(os.getpid() if pid is None else pid):
+        with suppress(OSError):  # it has just exited
+            cpu[process] = _cpu_seconds(process)
+            for thread in listed(_PROC / str(process) / "task"):
                 found[process, int(thread.name)] = _scheduled(thread)
-                pending += [int(child) for child in (thread / "children").read_text().split()]
-            except OSError:
-                continue
     busy = user + nice + system + irq + softirq + steal
     return HostReading(time.monotonic(), busy, steal, cpu, found, _others(cpu))
 
@@ -206,16 +195,20 @@ def use_between(first: HostReading | None, last: HostReading | None) -> HostUse 
     )
 
 
+def is_computing(command: Iterable[str]) -> bool:
+    """Return whether a process with this command line computes the model."""
+    return any(name in word for word in command for name in COMPUTING)
+
+
 def _workers(
     pids: Iterable[int], ran: Mapping[tuple[int, int], _Thread], root: Path = SYSTEM
 ) -> Iterator[Worker]:
     """Yield the engine's processes that compute the model; they started in the order of ranks."""
     for pid in sorted(pids):
-        with suppress(OSError):
-            if any(name in (root / f"proc/{pid}/cmdline").read_bytes() for name in COMPUTING):
-                threads = (thread for (process, _), thread in ran.items() if process == pid)
-                busiest = max(threads, key=sum, default=_Thread(0.0, 0.0))
-                yield Worker(pid, busiest.ran, busiest.waited)
+        if is_computing(words(root / f"proc/{pid}/cmdline")):
+            threads = (thread for (process, _), thread in ran.items() if process == pid)
+            busiest = max(threads, key=sum, default=_Thread(0.0, 0.0))
+            yield Worker(pid, busiest.ran, busiest.waited)
 
 
 class Pauses:
@@ -256,31 +249,23 @@ def _others(own: Collection[int]) -> dict[int, float]:
     return found
 
 
-def _comm(pid: int) -> str:
-    return (_PROC / str(pid) / "comm").read_text().strip()
-
-
-def _neighbours(
-    first: HostReading, last: HostReading, seconds: float, name_of: Callable[[int], str] = _comm
-) -> list[Neighbour]:
+def _neighbours(first: HostReading, last: HostReading, seconds: float) -> list[Neighbour]:
     """Return the other processes that used the most CPU time between two readings."""
     used = {pid: (s - first.others.get(pid, 0.0)) / seconds for pid, s in last.others.items()}
     most = sorted(used, key=lambda pid: -used[pid])[:MOST_NEIGHBOURS]
     seen = [pid for pid in most if used[pid] >= VISIBLE]
     ends = peers(last.cpu_seconds) if seen else set()
-    named = []
-    for pid in seen:
-        with suppress(OSError):
-            named.append(
-                Neighbour(name_of(pid), pid, used[pid], not ends.isdisjoint(_sockets(pid)))
-            )
-    return named
+    return [
+        Neighbour(name, pid, used[pid], not ends.isdisjoint(sockets(pid)))
+        for pid in seen
+        if (name := text(_PROC / str(pid) / "comm"))
+    ]
 
 
 def peers(pids: Iterable[int], root: Path = SYSTEM) -> set[str]:
     """Return the inodes of the sockets on this machine that are connected to these processes."""
-    rows = [row for name in ("tcp", "tcp6") for row in _rows(root / "proc/net" / name)]
-    mine = {inode for pid in pids for inode in _sockets(pid, root)}
+    rows = list(tcp_rows(ESTABLISHED, root))
+    mine = {inode for pid in pids for inode in sockets(pid, root)}
     ends = {(remote, local) for local, remote, inode in rows if inode in mine}
     return {inode for local, remote, inode in rows if (local, remote) in ends} - mine
 
@@ -307,23 +292,22 @@ def _queued(own: socket.socket) -> int:
     return int.from_bytes(fcntl.ioctl(own, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
-def _rows(table: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield an established connection's local address, remote address and inode."""
-    with suppress(OSError):
-        for fields in map(str.split, table.read_text().splitlines()[1:]):
-            if fields[3] == _ESTABLISHED:
+def tcp_rows(state: str, root: Path = SYSTEM) -> Iterator[tuple[str, str, str]]:
+    """Yield local address, remote address and inode of the TCP sockets in this state."""
+    for table in ("tcp", "tcp6"):
+        for fields in map(str.split, text(root / "proc/net" / table).splitlines()[1:]):
+            if fields[3] == state:
                 # IPv4 inside of IPv6 ends with the same eight digits and the port.
                 yield fields[1][-13:], fields[2][-13:], fields[9]
 
 
-def _sockets(pid: int, root: Path = SYSTEM) -> Iterator[str]:
+def sockets(pid: int, root: Path = SYSTEM) -> Iterator[str]:
     """Yield the inodes of a process's sockets."""
-    with suppress(OSError):
-        for link in (root / f"proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                target = os.readlink(link)
-                if target.startswith("socket:["):
-                    yield target[8:-1]
+    for link in listed(root / f"proc/{pid}/fd"):
+        with suppress(OSError):
+            target = os.readlink(link)
+            if target.startswith("socket:["):
+                yield target[8:-1]
 
 
 def _cpu_seconds(pid: int) -> float:
@@ -334,8 +318,5 @@ def _cpu_seconds(pid: int) -> float:
 
 def _scheduled(thread: Path) -> _Thread:
     """Return a thread's seconds on a CPU and in a run queue; zeros if the kernel counts none."""
-    try:
-        ran, waited, *_ = (thread / "schedstat").read_text().split()
-        return _Thread(int(ran) / 1e9, int(waited) / 1e9)
-    except (FileNotFoundError, ValueError):
-        return _Thread(0.0, 0.0)
+    ran, waited, *_ = [*text(thread / "schedstat").split(), 0, 0]
+    return _Thread(int(ran) / 1e9, int(waited) / 1e9)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import replace
 from itertools import compress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import astuple
@@ -22,12 +22,13 @@ from quire.explain.surroundings import StateCount, Surroundings
 from quire.metrics.histogram import TimedHistogram, quantile
 from quire.metrics.requests import RequestMix, since
 from quire.metrics.stats import EngineStats
+from quire.system.proc import family
 from quire.system.records import dataclass
 
 N = TypeVar("N", int, float)
 _OF_CORE = (
     *("steps", "preemptions", "loaded_blocks", "unsaved_blocks"),
-    *("drafted_passes", "draft_tokens", "accepted_tokens"),
+    *("drafted_passes", "draft_tokens", "accepted_tokens", "draft_seconds"),
 )
 """Counts that restart at 0 with a new core, like the seconds of `CORE`."""
 
@@ -42,12 +43,10 @@ class _Totals:
     moment: float
     restarts: int
     seconds: dict[str, float]
-    counts: dict[str, int]
-    draft_seconds: float
+    counts: dict[str, Any]
     sizes: TimedHistogram
     lags: list[int]
     latencies: list[int]
-    scrape_seconds: float
     mix: RequestMix
     ended_mix: RequestMix
     refused: Counter[str]
@@ -56,42 +55,34 @@ class _Totals:
 
 
 class _Gauges:
-    """Means and maxima of the gauges from `first` on."""
+    """Means and maxima of the gauges from `first` on, by the names of `Window`."""
 
     def __init__(self, first: _Totals) -> None:
         self.first = first
-        names = "running", "waiting", "loading", "kv_share", "in_flight"
-        self.sums = dict.fromkeys(names, 0.0)
-        self.sampled = 0.0
-        self.kv_peak = self.kv_held = 0.0
-        self.demand = self.in_flight = 0
-        self.adapters = 0
+        self._sums: Counter[str] = Counter()
+        self._sampled = 0.0
+        self.most: dict[str, Any] = {}
 
     def add(self, stats: EngineStats, elapsed: float) -> None:
         """Add the gauges of `elapsed` seconds."""
-        s = stats.scheduler
-        self.sampled += elapsed
-        flying = stats.sequences()
-        self.in_flight = max(self.in_flight, flying)
-        self.sums["in_flight"] += flying * elapsed
+        s, now = stats.scheduler, {"in_flight": float(stats.sequences())}
+        most: dict[str, float] = {"most_in_flight": stats.sequences()}
         if stats.adapters is not None:
             use = stats.adapters()
-            self.adapters = max(self.adapters, len(use.running | use.waiting))
-        if s is None:
-            return
-        kv = stats.kv_cache_usage
-        self.kv_peak = max(self.kv_peak, kv)
-        self.kv_held = max(self.kv_held, kv + s.kv_blocks_cached / max(1, s.kv_blocks_total))
-        self.demand = max(self.demand, s.num_running + s.num_waiting)
-        for name, value in (
-            ("running", s.num_running), ("waiting", s.num_waiting - s.num_loading),
-            ("loading", s.num_loading), ("kv_share", kv),
-        ):  # fmt: skip
-            self.sums[name] += value * elapsed
+            most["adapters"] = len(use.running | use.waiting)
+        if s is not None:
+            kv = stats.kv_cache_usage
+            now |= {"running": s.num_running, "waiting": s.num_waiting - s.num_loading}
+            now |= {"loading": s.num_loading, "kv_share": kv}
+            most |= {"demand": s.num_running + s.num_waiting, "kv_peak": kv}
+            most["kv_held"] = kv + s.kv_blocks_cached / max(1, s.kv_blocks_total)
+        self._sampled += elapsed
+        self._sums.update({name: value * elapsed for name, value in now.items()})
+        self.most |= {name: max(self.most.get(name, 0), value) for name, value in most.items()}
 
-    def mean(self, name: str) -> float:
-        """Return a gauge's mean over the sampled time."""
-        return self.sums[name] / max(1e-9, self.sampled)
+    def means(self) -> dict[str, Any]:
+        """Return the gauges' means over the sampled time."""
+        return {name: total / max(1e-9, self._sampled) for name, total in self._sums.items()}
 
 
 class Watched(NamedTuple):
@@ -115,7 +106,7 @@ class Probe:
         self._now = now
         self._host = read_host()
         self._system = surroundings.read()
-        self._states = StateCount(surroundings.family(os.getpid())[1:])
+        self._states = StateCount(family(os.getpid())[1:])
         first = self._totals()
         self._last_sample = first.moment
         self._all, self._half = _Gauges(first), _Gauges(first)
@@ -174,7 +165,6 @@ class Probe:
                 first,
                 seconds=first.seconds | dict.fromkeys(CORE, 0.0),
                 counts=first.counts | dict.fromkeys(_OF_CORE, 0),
-                draft_seconds=0.0,
                 stages=[],
             )
         counts = {name: count - first.counts[name] for name, count in last.counts.items()}
@@ -194,27 +184,16 @@ class Probe:
             step_seconds=list(compress(_less(after.seconds, before.seconds), sizes)),
             step_rest=list(compress(_less(after.rest, before.rest), sizes)),
             computed_tokens=round(after.total - before.total),
-            demand=gauges.demand,
-            in_flight=gauges.mean("in_flight"),
-            most_in_flight=gauges.in_flight,
-            kv_peak=gauges.kv_peak,
-            kv_held=gauges.kv_held,
             kv_blocks=scheduler.kv_blocks_total if scheduler else 0,
             loop_lag_p99=quantile(0.99, stats.event_loop_lag.bounds, lags) or 0.0,
             itl_p50=quantile(0.5, *latency) or 0.0,
             itl_p99=quantile(0.99, *latency) or 0.0,
-            scrape_seconds=last.scrape_seconds - first.scrape_seconds,
-            running=gauges.mean("running"),
-            waiting=gauges.mean("waiting"),
-            loading=gauges.mean("loading"),
-            kv_share=gauges.mean("kv_share"),
-            adapters=gauges.adapters,
-            draft_seconds=last.draft_seconds - first.draft_seconds,
             mix=last.mix.since(first.ended_mix),
             refused=dict(last.refused - first.refused),
             polls=dict(last.polls - first.polls),
-            arrivals=[],
             stages=_stages(first.stages, last.stages),
+            **gauges.means(),
+            **gauges.most,
             **counts,
         )
         # The gauges are those of the latest step, which may have ended before these requests came.
@@ -232,6 +211,7 @@ class Probe:
             "drafted_passes": drafts.num_drafts if drafts else 0,
             "draft_tokens": drafts.num_draft_tokens if drafts else 0,
             "accepted_tokens": drafts.num_accepted_tokens if drafts else 0,
+            "draft_seconds": drafts.draft_seconds if drafts else 0.0,
             "loaded_blocks": tier.loaded + tier.swapped_in if tier else 0,
             "unsaved_blocks": tier.unsaved if tier else 0,
             "requests": stats.time_to_first_token.count,
@@ -246,17 +226,16 @@ class Probe:
             "cut": stats.finished["length"],
             "aborted_tokens": stats.aborted_tokens,
             "slow_outputs": stats.slow_outputs,
+            "scrape_seconds": stats.scrape_seconds,
         }
         return _Totals(
             self._now(),
             stats.restarts,
             stats.seconds(),
             counts,
-            drafts.draft_seconds if drafts else 0.0,
             deepcopy(stats.iteration_tokens),
             list(stats.event_loop_lag.counts),
             list(stats.inter_token_latency.counts),
-            stats.scrape_seconds,
             copy(stats.mix),
             copy(stats.ended_mix),
             stats.refused.copy(),

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from quire.system.proc import words
+
 _VARIABLES = (
     *("PYTHONDEVMODE", "PYTHONTRACEMALLOC", "PYTHONASYNCIODEBUG", "PYTHONMALLOC"),
     *("PYTHONDUMPREFS", "COVERAGE_PROCESS_START"),
@@ -43,7 +45,7 @@ def tracing() -> list[str]:
 
 
 def _variables(file: Path) -> Iterator[str]:
-    for entry in _words(file):
+    for entry in words(file):
         name, _, value = entry.partition("=")
         if name in _VARIABLES and value not in _HARMLESS:
             yield name
@@ -51,18 +53,10 @@ def _variables(file: Path) -> Iterator[str]:
 
 def _flags(file: Path) -> Iterator[str]:
     """Yield `-X dev` or `-m cProfile` of a command line of Python."""
-    words = list(_words(file))
-    for flag, value in pairwise(words):
+    for flag, value in pairwise(words(file)):
         if flag == "-X" and value.partition("=")[0] in _OPTIONS:
             yield f"-X {value}"
         if flag == "-m":  # the words behind it are the program's
             if value in _MODULES:
                 yield f"-m {value}"
             return
-
-
-def _words(file: Path) -> list[str]:
-    try:
-        return file.read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return []

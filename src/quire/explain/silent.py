@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
-from quire.explain.host import SYSTEM, HostUse, read_host, use_between
+from quire.explain.host import LISTENING, HostUse, read_host, sockets, tcp_rows, use_between
 from quire.explain.report import Cause, Finding
-from quire.explain.surroundings import Surroundings, between, family, process_state, read
+from quire.explain.surroundings import Surroundings, between, process_state, read
+from quire.system.proc import SYSTEM, family, listed
 
-_LISTENS = "0A"
 NO_FILES = 0.98
 """Share of the permitted files from which a server accepts no connection."""
 WAITING = 0.5
@@ -79,19 +78,7 @@ def verdict(
 
 def listener(port: int, root: Path = SYSTEM) -> int | None:
     """Return the process that listens on a TCP port of this machine; None if it cannot be seen."""
-    sockets = set()
-    for table in ("tcp", "tcp6"):
-        try:
-            rows = (root / "proc/net" / table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for fields in map(str.split, rows):
-            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
-                sockets.add(f"socket:[{fields[9]}]")
-    for folder in (root / "proc").glob("[0-9]*/fd"):
-        try:
-            if any(os.readlink(link) in sockets for link in folder.iterdir()):
-                return int(folder.parent.name)
-        except OSError:
-            continue
-    return None
+    rows = tcp_rows(LISTENING, root)
+    inodes = {inode for local, _, inode in rows if int(local.rpartition(":")[2], 16) == port}
+    pids = (int(folder.name) for folder in listed(root / "proc", "[0-9]*"))
+    return next((pid for pid in pids if not inodes.isdisjoint(sockets(pid, root))), None)

@@ -16,9 +16,9 @@ import msgspec
 
 from quire.explain.cards import Card
 from quire.explain.cgroups import cpu_limit, cpu_weight, freezers, is_frozen, memory_wait
-from quire.explain.host import COMPUTING, SYSTEM, unread
+from quire.explain.host import is_computing, unread
 from quire.explain.python import debugging, tracing
-from quire.system.proc import fields, listed, numbers, quick, text
+from quire.system.proc import SYSTEM, family, fields, listed, numbers, quick, text, words
 from quire.system.records import dataclass
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -28,8 +28,10 @@ MUCH = 4096
 BUSY = 0.1
 """Time that a thread must have run, relative to the busiest one of its process, to compute; and a
 process that was started to stand by, relative to the busiest one."""
-STANDING_BY = b"stand-by"
+STANDING_BY = "stand-by"
 """Last argument of a process that waits for the engine core's end; it may have taken its place."""
+SIBLINGS = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 _POLICIES = {"5": "idle", "3": "batch"}
 """Scheduling policies that let others run first, the weakest first; see sched(7)."""
 _HALTED = frozenset("Tt")
@@ -118,19 +120,6 @@ class Reading:
     disk_wait: dict[int, float]
 
 
-def family(pid: int, root: Path = SYSTEM) -> list[int]:
-    """Return a process and its descendants."""
-    found, pending = [], [pid]
-    while pending:
-        process = pending.pop()
-        tasks = listed(root / f"proc/{process}/task")
-        if tasks:
-            found.append(process)
-        for task in tasks:
-            pending += [int(child) for child in text(task / "children").split()]
-    return found
-
-
 def memory_nodes(root: Path = SYSTEM) -> list[Path]:
     """Return the folders of the machine's memory nodes."""
     return listed(root / "sys/devices/system/node", "node[0-9]*")
@@ -154,13 +143,11 @@ def read(pid: int | None = None, root: Path = SYSTEM) -> Reading:
         online=len(numbers(text(root / "sys/devices/system/cpu/online"))),
         allowed=len(cpus),
         narrowest=min(map(len, each), default=0),
-        siblings=max(1, len(numbers(text(_topology(root, next(iter(cpus), 0)))))),
+        siblings=max(1, len(numbers(text(root / SIBLINGS.format(next(iter(cpus), 0)))))),
         quota=quota,
         swapped=sum(found.get("VmSwap", 0) for found in status) * 1024,
         clock=_clock(root),
-        huge_pages="refused"
-        if refused
-        else chosen(text(root / "sys/kernel/mm/transparent_hugepage/enabled")),
+        huge_pages="refused" if refused else chosen(text(root / HUGE_PAGES)),
         remote=_remote(pids, cpus, nodes, root) if len(nodes) > 1 else 0.0,
         nodes=max(1, len(nodes)),
         free=memory.get("MemAvailable", 0) * 1024,
@@ -250,20 +237,13 @@ def _computing(pids: list[int], root: Path) -> list[int]:
     the first.
     """
     ran = {pid: _ticks(pid, root) for pid in pids}
-    commands = {pid: _command(pid, root) for pid in pids}
-    named = [p for p in pids if any(name in commands[p] for name in COMPUTING)]
+    commands = {pid: words(root / f"proc/{pid}/cmdline") for pid in pids}
+    named = [p for p in pids if is_computing(commands[p])]
     if named:
         least = BUSY * max(ran[pid] for pid in named)
         return [p for p in named if STANDING_BY not in commands[p] or ran[p] >= least]
     behind = {pid: ran[pid] for pid in pids[1:]} or ran
     return [pid for pid, ticks in behind.items() if 2 * ticks >= max(behind.values())]
-
-
-def _command(pid: int, root: Path) -> bytes:
-    try:
-        return (root / f"proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def _allowed(pid: int, root: Path) -> set[int]:
@@ -338,16 +318,8 @@ def _remote(pids: Iterable[int], cpus: set[int], nodes: list[Path], root: Path) 
 
 def _disk_wait(pid: int, root: Path) -> float:
     """Return the seconds that a process's threads waited for disks; see `delayacct` in proc(5)."""
-    waited = 0.0
-    for task in listed(root / f"proc/{pid}/task"):
-        fields = text(task / "stat").rpartition(")")[2].split()
-        if len(fields) > 39 and fields[39].isdigit():  # field 42 of stat, the state is field 3
-            waited += int(fields[39]) / _TICK
-    return waited
-
-
-def _topology(root: Path, cpu: int) -> Path:
-    return root / f"sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
+    tasks = listed(root / f"proc/{pid}/task")
+    return sum(int(_stat(f"{pid}/task/{task.name}", 39, root)) for task in tasks) / _TICK
 
 
 def chosen(setting: str) -> str:

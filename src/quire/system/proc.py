@@ -5,6 +5,29 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+SYSTEM = Path("/")
+
+
+def family(pid: int, root: Path = SYSTEM) -> list[int]:
+    """Return a process and its descendants."""
+    found, pending = [], [pid]
+    while pending:
+        process = pending.pop()
+        tasks = listed(root / f"proc/{process}/task")
+        if tasks:
+            found.append(process)
+        for task in tasks:
+            pending += [int(child) for child in text(task / "children").split()]
+    return found
+
+
+def words(file: Path) -> list[str]:
+    """Return the words of a file in which zero bytes end them, such as a command line."""
+    try:
+        return file.read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
 
 def numbers(listed: str) -> set[int]:
     """Return the numbers of a list such as "0-3,8"."""

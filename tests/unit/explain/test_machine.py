@@ -21,10 +21,10 @@ from quire.explain.host import (
     HostReading,
     Pauses,
     _neighbours,
-    _sockets,
     _Thread,
     peers,
     read_host,
+    sockets,
     use_between,
 )
 from quire.explain.limits import ATTENTION_SHARE, Limits, load_limits, profile_of, save_limits
@@ -147,15 +147,16 @@ def test_neighbours_have_names_and_clients_are_known() -> None:
                 first = read_host()
                 assert first is not None
                 assert pid in first.others
-                sockets = set(_sockets(pid))
-                assert peers([os.getpid()]) >= sockets > set()
-                assert not sockets & peers([pid])
+                own = set(sockets(pid))
+                assert peers([os.getpid()]) >= own > set()
+                assert not own & peers([pid])
+            used = {pid: first.others[pid] + 1.0, -1: 0.05}
+            last = dataclasses.replace(first, moment=first.moment + 2.0, others=used)
+            [seen] = _neighbours(first, last, 2.0)
         finally:
             os.kill(pid, signal.SIGKILL)
-    used = {pid: first.others[pid] + 1.0, -1: 0.05}
-    last = dataclasses.replace(first, moment=first.moment + 2.0, others=used)
-    [seen] = _neighbours(first, last, 2.0, lambda _: "python")
-    assert (seen.name, seen.pid, seen.cpus) == ("python", pid, pytest.approx(0.5))
+    assert seen.name.startswith("python")
+    assert (seen.pid, seen.cpus) == (pid, pytest.approx(0.5))
 
 
 def test_processes_that_come_and_go() -> None:

@@ -21,8 +21,8 @@ from quire.explain.confidence import FEW_STEPS
 from quire.explain.evidence import Evidence
 from quire.explain.probe import Probe
 from quire.explain.report import Report
-from quire.explain.surroundings import family
 from quire.frontend.client.profiling import ProfilerBusyError
+from quire.system.proc import family
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
