@@ -1,10 +1,8 @@
 #include "pool.h"
 
 #include <limits.h>
-#include <linux/futex.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +13,7 @@
 #include <system_error>
 
 #include "sanitizer.h"
+#include "sleep.h"
 
 namespace quire {
 
@@ -30,14 +29,6 @@ constexpr int64_t kAheadStep = 8 * 64;
 
 void fetch(const uint8_t* at) {
   for (int64_t i = 0; i < kAheadStep; i += 64) __builtin_prefetch(at + i, 0, 2);
-}
-
-void sleep_while(const std::atomic<uint32_t>& word, uint32_t value) {
-  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
-}
-
-void wake(const std::atomic<uint32_t>& word, int count) {
-  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, count, nullptr, nullptr, 0);
 }
 
 uint32_t tasks_left(uint64_t unclaimed) { return static_cast<uint32_t>(unclaimed); }
@@ -129,7 +120,9 @@ void* Pool::scratch(int64_t bytes) {
     const int64_t rounded = (bytes + bytes / 4 + page - 1) / page * page;  // grows in few steps
     memory.at = aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(rounded));
     if (memory.at == nullptr) throw std::bad_alloc();
+    #if defined(MADV_HUGEPAGE)
     if (page == kHugePage) madvise(memory.at, static_cast<size_t>(rounded), MADV_HUGEPAGE);
+#endif
     memory.bytes = rounded;
   }
   permit(memory.at, bytes);

@@ -1,16 +1,13 @@
 #include "rank_group.h"
 
-#include <limits.h>
-#include <linux/futex.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <stdexcept>
 #include <string>
+
+#include "sleep.h"
 
 namespace quire {
 
@@ -18,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kSpin = std::chrono::microseconds(50);
-constexpr timespec kSleep = {0, 100'000'000};  // should a bell not be heard
+constexpr auto kSleep = std::chrono::milliseconds(100);  // should a bell not be heard
 // A task's numbers, and how many tasks a chunk has: a chunk of every rank fits into the second-level
 // cache, and a decoding step is one task.
 constexpr int64_t kPiece = 8192, kPieces = 16;
@@ -135,7 +132,7 @@ void RankGroup::lose() {
 void RankGroup::ring() {
   shared_->bell.fetch_add(1);
   if (shared_->sleepers.load() != 0) {
-    syscall(SYS_futex, &shared_->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    wake_shared(shared_->bell);
   }
 }
 
@@ -183,7 +180,7 @@ void RankGroup::wait(uint64_t arrived) {
   for (;;) {
     const uint32_t seen = shared_->bell.load();
     if (all_have(arrived)) return;
-    syscall(SYS_futex, &shared_->bell, FUTEX_WAIT, seen, &kSleep, nullptr, 0);
+    sleep_while_shared(shared_->bell, seen, kSleep);
   }
 }
 
