@@ -108,11 +108,13 @@ class FakeDevice(TorchAccelerator):
         queued: copies of queues.
         on_host: what torch computed that has nothing to do with the device.
         replayed: operations of graphs.
+        lacks: types that it makes no tensors of.
         zeros: new memory holds zeros, for runs whose kernels compute nothing.
     """
 
     total_bytes: int = 2**34
     torch: torch.device = LAZY
+    lacks: frozenset[torch.dtype] = frozenset()
     pins: list[int] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     sent: int = 0
@@ -283,6 +285,9 @@ class FakeDevice(TorchAccelerator):
                 return args[0]
             if func.is_view and bool(ours) != there:
                 result = result.clone()  # a copy, though not for the CPU
+            for made in _tensors((result,)) if there else ():
+                if made.dtype in self.lacks:
+                    raise self.wrong(f"{func} makes {made.dtype}, which the device lacks")
             return _mapped(_outer, result) if there else result
 
 

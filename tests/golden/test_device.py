@@ -14,8 +14,9 @@ from quire import LLM, LoRARequest, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.executor.queued import QueueingWorker
 from quire.ops.device import CPU
+from quire.ops.torch_ops.metal import LACKS
 from quire.ops.torch_ops.staged_copy import StagedCopier
-from quire.system.gpu import Gpu
+from quire.system.gpu_facts import Gpu
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
 from tests.fake_device import FakeDevice
@@ -94,7 +95,7 @@ def on_cpu(model: str, ask: Ask, **fields: Any) -> Any:
 
 def on_gpu(gpu: FakeDevice, model: str, ask: Ask, **fields: Any) -> Any:
     with gpu.watching(), LLM(model, **{**LIMITS, **fields}) as llm:
-        assert llm.facts["device"] == "cuda"
+        assert llm.facts["device"] == fields.get("device", "cuda")
         return ask(llm)
 
 
@@ -304,3 +305,53 @@ def test_models_that_pool(
         return [o.outputs.embedding for o in llm.embed(TEXTS, use_tqdm=False)]
 
     agree(gpu, str(tmp_path), ask, **flags)
+
+
+@pytest.fixture
+def apple(gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    """The machine has a GPU that lacks what Metal lacks."""
+    gpu.lacks = LACKS
+    there = Gpu("An Apple GPU", gpu.total_bytes, kind="mps")
+    monkeypatch.setattr("quire.system.hardware.detect_gpu", lambda: there)
+    return gpu
+
+
+APPLES = [
+    "llama-mha-tied-biases", "gemma2", "gpt-oss", "phimoe", "deepseek-v3",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES
+      if name not in ("llama-mha-tied-biases", "gemma2", "gpt-oss", "phimoe", "deepseek-v3")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", APPLES)
+def test_every_architecture_without_float64(
+    name: str, tiny_folder: Path, tokenizer: str, apple: FakeDevice
+) -> None:
+    """Experts are weighted in float32 there, so log-probabilities may differ in their last bits."""
+    params = SamplingParams(temperature=0.0, max_tokens=3, logprobs=0)
+
+    def ask(llm: LLM) -> Any:
+        asked = [{"prompt_token_ids": prompt} for prompt in PROMPTS[:2]]
+        outputs = [o.outputs[0] for o in llm.generate(asked, params, use_tqdm=False)]
+        return [o.token_ids for o in outputs], [o.cumulative_logprob for o in outputs]
+
+    fields = {"tokenizer": tokenizer, "max_num_batched_tokens": 32, "max_num_seqs": 8}
+    tokens, sums = on_gpu(apple, str(tiny_folder), ask, device="mps", **fields)
+    wanted, wanted_sums = on_cpu(str(tiny_folder), ask, **fields)
+    assert tokens == wanted
+    assert sums == pytest.approx(wanted_sums, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kv_cache_dtype": "int8", "dtype": "bfloat16"},
+        {"quantization": "int4_g32"},
+        pytest.param({"kv_cache_dtype": "int4", "dtype": "float16"}, marks=pytest.mark.slow),
+        pytest.param({"quantization": "fp8", "load_format": "dummy"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_numbers_on_an_apple_gpu(fields: dict[str, Any], apple: FakeDevice, tiny: str) -> None:
+    found = on_gpu(apple, tiny, asking(), device="mps", **fields)
+    assert found == on_cpu(tiny, asking(), **fields)

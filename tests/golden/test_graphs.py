@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire import LLM, SamplingParams
-from quire.system.gpu import Gpu
+from quire.system.gpu_facts import Gpu
 from tests.e2e.tiny_model import write_tiny_model
 from tests.fake_device import FakeDevice
 from tests.golden.test_device import ARCHITECTURES, LIMITS

@@ -37,6 +37,7 @@ from quire.ops.triton import (
 )
 from quire.ops.triton.last_tokens import TritonLastTokens
 from quire.ops.triton.weights import coded
+from quire.system.gpu_facts import AMD_SHARED, LEAST_CAPABILITY
 from tests.arrays import array, numpy_dtype
 from tests.kernels.recurrent_common import Case, one
 from tests.kernels.test_route import SPECS
@@ -55,9 +56,8 @@ INTEGERS = ("fill", "group", "heads")
 ALIGNED = [["tt.divisibility", 16]]
 SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a program may have, by capability."""
-AMD_SHARED = {"gfx942": 64 * 1024, "gfx950": 160 * 1024}
-AMD_LIKE = 80
-"""AMD's cards get the launches of this capability: no early start, and no e4m3 of NVIDIA's."""
+AMD_LIKE = 10 * LEAST_CAPABILITY[0]
+"""AMD's GPUs get the launches of this capability (`launch.capability`)."""
 
 
 def type_of(value: Any) -> str:

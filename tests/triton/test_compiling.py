@@ -10,7 +10,7 @@ import pytest
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("target", ["80", "89", "90", "gfx950"])
+@pytest.mark.parametrize("target", ["80", "89", "90", "gfx942", "gfx950"])
 def test_kernels_compile(target: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.triton.compiling", target]

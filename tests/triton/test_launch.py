@@ -12,6 +12,7 @@ from quire.core.errors import ConfigError
 from quire.ops.device import CPU
 from quire.ops.triton import launch
 
+OLD = "gfx90a:sramecc+:xnack-"
 CARD: Any = SimpleNamespace(is_host=False)
 
 
@@ -45,3 +46,30 @@ def test_an_old_gpu_or_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="Failed to find C compiler") as caught:
         launch.check(CARD)
     assert "python3-dev" in str(caught.value)
+
+
+def test_amds_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They get the launches of capability 8.0, whatever torch says of theirs, and their own
+    shared memory."""
+    active = SimpleNamespace(get_current_target=lambda: None)
+    runtime = SimpleNamespace(driver=SimpleNamespace(active=active))
+    device = torch.device("cuda", 7)
+    for cached in (launch.capability, launch.overlap, launch.shared_bytes):
+        cached.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(launch, "triton", SimpleNamespace(runtime=runtime))
+        patched.setattr(launch, "interpreted", lambda: False)
+        patched.setattr(torch.version, "hip", "7.0")
+        patched.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 4))
+        properties = SimpleNamespace(gcnArchName="gfx942:sramecc+:xnack-")
+        patched.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
+        launch.check(CARD)
+        assert launch.overlap(device) == {"overlap": False}
+        assert not launch.has_float8(device)
+        assert launch.shared_bytes(device) == 64 * 1024
+        assert launch.stages(device, 3, 12 * 1024, 32 * 1024) == 1
+        properties.gcnArchName = OLD
+        with pytest.raises(ConfigError, match="compiled for gfx942, gfx950; this GPU is gfx90a"):
+            launch.check(CARD)
+    for cached in (launch.capability, launch.overlap, launch.shared_bytes):
+        cached.cache_clear()

@@ -24,7 +24,7 @@ from quire.ops.triton.provider import TritonOps
 from quire.ops.triton.tuning import Chosen, HeadTuning, TileTuning, TunedHeads, TunedTile
 from quire.ops.triton.weights import device_weight
 from quire.ops.tuning import save_tuning
-from quire.system.gpu import Gpu
+from quire.system.gpu_facts import Gpu
 from quire.tune.kernels import card
 from quire.tune.kernels.search import Found
 from tests.fake_device import FakeDevice

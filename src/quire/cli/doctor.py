@@ -188,8 +188,11 @@ def _gpu() -> Result | None:
     found = f"{gpu.name}, {gpu.memory_bytes / GIB:.1f} GiB"
     if why := why_unused(gpu):
         fix = "Install torch for CUDA and a driver for its version (pip install 'quire[gpu]')."
+        fix = fix if gpu.kind == "cuda" else "Install the torch that is built for ROCm."
         return f"{found}, which is not used: {why}", fix
     ops = "Triton's kernels" if installed("triton") else "the reference ops"
+    if gpu.kind != "cuda":
+        return f"{found}: --device {gpu.device} tries it; nothing has run on one yet", ""
     return f"{found}: --device auto takes it, with {ops}", ""
 
 

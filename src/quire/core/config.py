@@ -26,7 +26,7 @@ PreemptionMode = Literal["auto", "recompute", "swap"]
 OpsProvider = Literal["auto", "reference", "cpu", "triton"]
 ON_TORCH: frozenset[OpsProvider] = frozenset({"reference", "triton"})
 """Providers whose arrays are torch's."""
-DeviceType = Literal["cpu", "cuda"]
+DeviceType = Literal["cpu", "cuda", "mps"]
 AttentionPackage = Literal["flash_attn", "flashinfer"]
 """Packages that may compute the attention of prompts, by module."""
 SpeculativeMethod = Literal["ngram", "suffix", "draft_model", "mtp", "eagle", "eagle3"]
@@ -334,7 +334,7 @@ class EngineConfig:
     pooling: PoolingConfig | None = None
     """None if the model generates text."""
     device: DeviceType = "cpu"
-    """With "cuda", `memory_budget_bytes` is GPU memory, and `ops` is one of `ON_TORCH`."""
+    """Unless "cpu", `memory_budget_bytes` is GPU memory, and `ops` is one of `ON_TORCH`."""
     first_gpu: int = 0
     """Number of rank 0's GPU; each rank has one of its own."""
     tensor_parallel_size: int = 1

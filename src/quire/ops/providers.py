@@ -33,6 +33,10 @@ def open_device(name: str, card: int = 0) -> Device:
     """
     if name == "cpu":
         return CPU
+    if name == "mps":
+        from quire.ops.torch_ops.metal import MetalDevice
+
+        return MetalDevice()
     from quire.ops.torch_ops.cuda import CudaDevice
 
     return CudaDevice(card)

@@ -161,7 +161,7 @@ class EngineArgs:
     step_timeout: float | None = None
     """Seconds after which a running step counts as stuck. The engine core's stacks are then logged,
     and another core starts; 0 disables this. Unset: ten times the longest predicted step, >= 60."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Device of the model: `auto`, `cpu` or `cuda`. `cuda` is one GPU, or one for each rank and
     replica (`quire[gpu]`); `auto` uses them if torch can and there are enough."""
     ops: OpsProvider = "auto"
@@ -328,4 +328,4 @@ class EngineArgs:
         """Return `gpu_memory_utilization`, or its default on this device."""
         if self.gpu_memory_utilization is not None:
             return self.gpu_memory_utilization
-        return 0.9 if device == "cuda" else 0.5
+        return 0.5 if device == "cpu" else 0.9

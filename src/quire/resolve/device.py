@@ -19,7 +19,8 @@ from quire.resolve.arguments import EngineArgs
 from quire.resolve.capture import compile_backend
 from quire.resolve.flag_values import value_error
 from quire.system import env
-from quire.system.gpu import LEAST_CAPABILITY, Gpu, first_gpu, why_unused
+from quire.system.gpu import first_gpu, why_unused
+from quire.system.gpu_facts import AMD_SHARED, LEAST_CAPABILITY, Gpu
 from quire.system.hardware import AVAILABLE_SHARE, Hardware
 
 GIB = 2**30
@@ -33,29 +34,56 @@ def resolve_device(
     Raises:
         ConfigError: the device does not exist, cannot do what the flags ask for, or needs torch.
     """
-    if args.device == "cuda" or args.ops in ON_TORCH:
-        flag = "--device cuda" if args.device == "cuda" else f"--ops {args.ops}"
+    named = args.device in ("cuda", "mps")
+    if named or args.ops in ON_TORCH:
+        flag = f"--device {args.device}" if named else f"--ops {args.ops}"
         require("torch", flag, flag.split(maxsplit=1)[0].removeprefix("--"))
     if args.ops == "triton":
         require("triton", "--ops triton", "ops")
     gpu, ranks = hardware.gpu, args.tensor_parallel_size
     staged = args.pipeline_parallel_size > 1
     for_cpus = gpu is None or args.ops == "cpu" or staged or ranks > gpu.count
+    if gpu is not None and gpu.kind != "cuda" and args.device == "auto":
+        for_cpus = True
+        notes.append(
+            f"device cpu: {gpu.name} is not used, because Quire has never run on {gpu.maker}'s "
+            f"GPUs; --device {gpu.device} tries it."
+        )
     if args.device == "cpu" or (args.device == "auto" and for_cpus):
         there = first_gpu() if args.device == "auto" and gpu is None else None
         if there and (why := why_unused(there)):
             notes.append(f"device cpu: {there.name} is not used, because {why}.")
         return args, "cpu"
-    if gpu is None:
+    if gpu is None or gpu.device != args.device != "auto":
         fix = "Install torch for CUDA and a driver for its version, or leave --device out."
-        why = why_unused(first_gpu()) or "the simulated machine has no GPU"
+        why = "the simulated machine has no GPU"
+        if gpu is not None:
+            why, fix = f"the GPU is {gpu.name}", f"Use --device {gpu.device}, or leave it out."
+        elif args.device == "mps":
+            why, fix = "this machine has no GPU of Apple's", "Leave --device out."
+        else:
+            why = why_unused(first_gpu()) or why
         raise value_error(args, "device", f"{why}.", fix)
     if args.ops == "cpu":
         why = "ops is 'cpu', and the native kernels run on CPUs."
         raise value_error(args, "device", why, "Leave --ops out, or use --device cpu.")
-    ops, why = _gpu_ops(args, gpu)
-    notes.append(f"device cuda: {gpu.name}, by {why}.")
-    return replace(args, ops=ops), "cuda"
+    ops, why = _metal_ops(args) if gpu.kind == "mps" else _gpu_ops(args, gpu)
+    untried = "" if gpu.kind == "cuda" else f" Quire has never run on {gpu.maker}'s GPUs."
+    notes.append(f"device {gpu.device}: {gpu.name}, by {why}.{untried}")
+    return replace(args, ops=ops), gpu.device
+
+
+def _metal_ops(args: EngineArgs) -> tuple[OpsProvider, str]:
+    """Return what `_gpu_ops` does, for an Apple GPU."""
+    for field, wrong, why in (
+        ("ops", args.ops == "triton", "Triton has no kernels for Apple's GPUs."),
+        ("cpu_offload_gb", bool(args.cpu_offload_gb), "an Apple GPU shares the CPU's memory."),
+        ("kv_cache_dtype", args.kv_cache_dtype.startswith("fp8"),
+         "Apple's GPUs have no 8-bit floats; int8 takes as little memory."),
+    ):  # fmt: skip
+        if wrong:
+            raise value_error(args, field, why)
+    return "reference", "the reference ops, in plain torch"
 
 
 def _gpu_ops(args: EngineArgs, gpu: Gpu) -> tuple[OpsProvider, str]:
@@ -74,6 +102,11 @@ def _gpu_ops(args: EngineArgs, gpu: Gpu) -> tuple[OpsProvider, str]:
         return "reference", "the reference ops in plain torch, because of TRITON_INTERPRET"
     if args.ops == "auto" and not installed("triton"):
         return "reference", "the reference ops in plain torch, because triton is not installed"
+    if args.ops == "auto" and gpu.kind == "rocm" and gpu.arch not in AMD_SHARED:
+        return "reference", (
+            "the reference ops in plain torch, because Triton's kernels are compiled for "
+            f"{', '.join(AMD_SHARED)} alone"
+        )
     if args.ops == "auto" and (0, 0) < gpu.capability < LEAST_CAPABILITY:
         found, least = (".".join(map(str, each)) for each in (gpu.capability, LEAST_CAPABILITY))
         return "reference", (
@@ -153,7 +186,7 @@ def memory_budget(
             param="kv_offloading_size" if args.kv_offloading_size else "swap_space",
         )
     part = args.memory_share(device)
-    if device == "cuda" and hardware.gpu is not None:
+    if device != "cpu" and hardware.gpu is not None:
         there = hardware.gpu.memory_bytes
         budget = int(part * there)
         share = f"{part:.0%} of {gib(there)} on the GPU"

@@ -173,7 +173,7 @@ def _overlaps(args: EngineArgs, device: DeviceType, *, samples: bool) -> bool:
     if args.async_scheduling is not None:
         return args.async_scheduling
     plain = args.num_scheduler_steps == 1 and args.speculative_config is None
-    return device == "cuda" and args.tensor_parallel_size == 1 and samples and plain
+    return device != "cpu" and args.tensor_parallel_size == 1 and samples and plain
 
 
 def _source(args: EngineArgs) -> ModelSource:

@@ -11,18 +11,13 @@ from quire.core.errors import ConfigError
 
 T = TypeVar("T")
 
-_UNTRIED = "Quire does not run on {}'s GPUs: nothing of it was tried on one. Use cpu."
-_APPLE = (
-    "Quire does not run on Apple's GPUs: torch has no float64 there, which draws of tokens need, "
-    "and Quire needs Linux"
-)
-_ACCELERATOR = "Quire computes on CPUs and on NVIDIA's GPUs"
+_ACCELERATOR = "Quire computes on CPUs and on GPUs of NVIDIA, AMD and Apple. Use cpu."
 REFUSED: dict[str, dict[str, str]] = {
     "device": {
-        **dict.fromkeys(("rocm", "hip", "amd"), _UNTRIED.format("AMD")),
-        **dict.fromkeys(("xpu", "intel"), _UNTRIED.format("Intel")),
-        **dict.fromkeys(("mps", "metal"), f"{_APPLE}. Use cpu."),
-        **dict.fromkeys(("tpu", "hpu", "neuron", "npu"), f"{_ACCELERATOR}. Use cpu."),
+        **dict.fromkeys(("rocm", "hip", "amd"), "write cuda, torch's name of AMD's GPUs as well."),
+        **dict.fromkeys(("xpu", "intel"), "Quire does not run on Intel's GPUs. Use cpu."),
+        "metal": "write mps, torch's name of Apple's GPUs.",
+        **dict.fromkeys(("tpu", "hpu", "neuron", "npu"), _ACCELERATOR),
         "gpu": "write cuda, or auto to take the CPU if there is no GPU.",
     },
 }

@@ -29,6 +29,13 @@ def triton_interprets() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+def visible_amd_gpus() -> str | None:
+    """Return the numbers of the AMD GPUs that this process may use, the first named first; None for
+    all."""
+    names = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+    return next((os.environ[name] for name in names if name in os.environ), None)
+
+
 def cache_dir() -> Path:
     """Return `QUIRE_CACHE_DIR`, the folder for reproducible files; default `~/.cache/quire`."""
     if explicit := os.environ.get("QUIRE_CACHE_DIR"):

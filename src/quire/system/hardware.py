@@ -6,7 +6,8 @@ import os
 import platform
 from pathlib import Path
 
-from quire.system.gpu import Gpu, detect_gpu
+from quire.system.gpu import detect_gpu
+from quire.system.gpu_facts import Gpu
 from quire.system.proc import fields, text
 from quire.system.records import dataclass
 

@@ -12,7 +12,7 @@ from quire.cli import doctor
 from quire.cli.doctor import Finding
 from quire.cli.main import main
 from quire.explain.limits import Limits, save_limits
-from quire.system.gpu import Gpu
+from quire.system.gpu_facts import Gpu
 from quire.system.hardware import Hardware, cpu_name
 
 

@@ -15,7 +15,7 @@ from quire.explain.layouts import advice
 from quire.explain.limits import Limits
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import field_value
-from quire.system.gpu import Gpu
+from quire.system.gpu_facts import Gpu
 from quire.system.hardware import Hardware
 
 GIB = 2**30

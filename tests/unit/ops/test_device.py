@@ -15,6 +15,7 @@ from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.ops.device import CPU
 from quire.ops.providers import load_ops, open_device
 from quire.ops.torch_ops.cuda import LARGE, CudaDevice
+from quire.ops.torch_ops.metal import MetalDevice
 from quire.ops.torch_ops.pinned import LEAST_BYTES, SENDS
 from quire.ops.torch_ops.quantized import QuantizedWeight
 from tests.fake_device import LAZY, FakeDevice, WrongDeviceError
@@ -211,6 +212,16 @@ def test_a_gpu_that_torch_has_no_kernels_for(monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.param == "--device"
 
 
+def test_an_amd_gpu_that_torch_has_no_kernels_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(gcnArchName="gfx942:sramecc+")
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda card: properties)
+    with pytest.raises(ConfigError, match="no kernels for gfx942, which A GPU needs"):
+        cuda(monkeypatch, Runtime())
+    properties.gcnArchName = "sm_75:xnack-"  # which that torch has
+    assert cuda(monkeypatch, Runtime()).torch.type == "cuda"
+
+
 def test_pinned_memory_is_no_larger_than_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = Runtime()
     device = cuda(monkeypatch, runtime)
@@ -315,4 +326,68 @@ def test_a_captured_graph_computes_again_where_it_did() -> None:
         ):
             with pytest.raises(WrongDeviceError, match="a capture"):
                 device.capture(wrong)
+        device.faults.clear()
+
+
+class MetalEvent:
+    """As `torch.mps.Event`: of the one queue, at whose time it is recorded."""
+
+    queue: list[str]
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.timed = enable_timing
+
+    def record(self) -> None:
+        self.at = len(self.queue)
+        self.queue.append("record")
+
+    def wait(self) -> None:
+        self.queue.append(f"wait for {self.at}")
+
+    def synchronize(self) -> None:
+        self.queue.append(f"the host waits for {self.at}")
+
+    def elapsed_time(self, end: MetalEvent) -> float:
+        assert self.timed
+        assert end.timed
+        return 1000.0 * (end.at - self.at)
+
+
+def test_what_metal_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="sees no GPU of Apple's"):
+        open_device("mps")
+    MetalEvent.queue = queue = []
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.mps, "Event", MetalEvent)
+    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 3)
+    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 7)
+    device = open_device("mps")
+    assert isinstance(device, MetalDevice)
+    assert device.torch.type == "mps"
+    assert device.memory() == (3, 7)
+    memory = device.pinned(5)
+    assert (memory.device.type, memory.tolist()) == ("cpu", [0] * 5)
+    event = device.record()
+    device.wait(event)
+    device.finish()
+    assert queue == ["record", "wait for 0", "record", "the host waits for 2"]
+    assert device.seconds(lambda: queue.append("work")) == 2.0
+    for unused in (lambda: device.capture(lambda: None), device.copies):
+        with pytest.raises(NotImplementedError):
+            unused()
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_codes_that_a_device_lacks_become_numbers_on_the_host(kind: torch.dtype) -> None:
+    device = FakeDevice(lacks=MetalDevice.lacks)
+    ops = load_ops("reference", device=device)
+    codes = torch.randn(6, 8).to(kind)
+    weight = QuantizedWeight(codes, 8, torch.rand(6, 2), 4)
+    wanted = load_ops("reference").pack_linear(weight).weight
+    with device.watching():
+        packed = ops.pack_linear(weight)
+        assert packed.weight.device == LAZY
+        assert packed.weight.tolist() == wanted.tolist()
+        with pytest.raises(WrongDeviceError, match="float8"):
+            codes.to(LAZY)
         device.faults.clear()

@@ -13,7 +13,7 @@ from quire.models.weights.offload import OffloadPlan, held_weight_bytes, layer_w
 from quire.resolve import device as resolve_device
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import Resolved, resolve
-from quire.system.gpu import Gpu
+from quire.system.gpu_facts import Gpu
 from quire.system.hardware import Hardware
 
 GIB = 2**30
@@ -48,10 +48,10 @@ def test_the_device(hardware: Hardware, fields: dict[str, Any], device: str) -> 
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("mps", "Apple's GPUs"),
-        ("rocm", "AMD's GPUs"),
+        ("metal", "write mps"),
+        ("rocm", "write cuda"),
         ("XPU", "Intel's GPUs"),
-        ("tpu", "CPUs and on NVIDIA's GPUs"),
+        ("tpu", "CPUs and on GPUs of NVIDIA, AMD and Apple"),
         ("gpu", "write cuda"),
         ("cuda:1", "CUDA_VISIBLE_DEVICES"),
         ("cdua", "did you mean cuda"),
@@ -65,6 +65,68 @@ def test_other_devices_are_refused_by_name(
     with pytest.raises(SystemExit):
         main(["plan", "gpt2", "--device", name])
     assert why in capsys.readouterr().err
+
+
+AMD = replace(CPU, gpu=Gpu("An MI300", 80 * GIB, kind="rocm", arch="gfx942"))
+APPLE = replace(CPU, gpu=Gpu("Apple M4 GPU", 8 * GIB, kind="mps"))
+
+
+@pytest.mark.parametrize(
+    ("hardware", "fields", "wanted"),
+    [
+        (AMD, {"device": "cuda"}, ("cuda", "triton", "Triton's kernels")),
+        (AMD, {"device": "cuda", "ops": "reference"}, ("cuda", "reference", "plain torch")),
+        (APPLE, {"device": "mps"}, ("mps", "reference", "plain torch")),
+    ],
+)
+def test_an_untried_gpu_is_used_if_it_is_named(
+    hardware: Hardware,
+    fields: dict[str, Any],
+    wanted: tuple[str, str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert hardware.gpu is not None
+    monkeypatch.setattr(resolve_device, "installed", lambda module: True)
+    monkeypatch.setattr(resolve_device.env, "triton_interprets", lambda: False)
+    found = resolved(hardware, **fields)
+    device, ops, note = wanted
+    assert (found.config.device, found.config.ops) == (device, ops)
+    assert found.config.memory_budget_bytes == int(0.9 * hardware.gpu.memory_bytes)
+    (said,) = (each for each in found.notes if each.startswith(f"device {device}: "))
+    assert note in said
+    assert f"never run on {hardware.gpu.maker}'s GPUs" in said
+    for auto in ({}, {"ops": "reference"}):
+        left = resolved(hardware, **auto)
+        assert left.config.device == "cpu"
+        assert any(f"--device {device} tries it" in each for each in left.notes)
+
+
+def test_amds_gpus_that_kernels_do_not_compile_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolve_device, "installed", lambda module: True)
+    monkeypatch.setattr(resolve_device.env, "triton_interprets", lambda: False)
+    card = replace(CPU, gpu=Gpu("An MI250", 64 * GIB, kind="rocm", arch="gfx90a"))
+    found = resolved(card, device="cuda")
+    assert (found.config.device, found.config.ops) == ("cuda", "reference")
+    assert any("compiled for gfx942, gfx950 alone" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "fields", "why"),
+    [
+        (CPU, {"device": "mps"}, "no GPU of Apple's"),
+        (GPU, {"device": "mps"}, "the GPU is A GPU. Use --device cuda"),
+        (APPLE, {"device": "cuda"}, "the GPU is Apple M4 GPU. Use --device mps"),
+        (APPLE, {"device": "mps", "ops": "triton"}, "Triton has no kernels"),
+        (APPLE, {"device": "mps", "kv_cache_dtype": "fp8_e5m2"}, "no 8-bit floats; int8 takes"),
+        (APPLE, {"device": "mps", "cpu_offload_gb": 1.0}, "shares the CPU's memory"),
+    ],
+)
+def test_what_an_apple_gpu_cannot_do(
+    hardware: Hardware, fields: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.core.extras.installed", lambda module: True)
+    with pytest.raises(ConfigError, match=why):
+        resolved(hardware, **fields)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from quire.models.memory import loaded_bytes
 from quire.models.weights.shares import worker_configs
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
-from quire.system.gpu import Gpu
+from quire.system.gpu_facts import Gpu
 from quire.system.hardware import Hardware
 
 GIB = 2**30

@@ -12,7 +12,7 @@ from quire.core.errors import ConfigError
 from quire.frontend.client.replica_configs import replica_configs
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
-from quire.system.gpu import Gpu
+from quire.system.gpu_facts import Gpu
 from quire.system.hardware import Hardware
 from quire.utils import FlexibleArgumentParser
 

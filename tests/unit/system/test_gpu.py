@@ -13,8 +13,12 @@ import pytest
 import torch
 
 from quire.system import gpu
-from quire.system.gpu import Gpu, detect_gpu, first_gpu, torch_cuda_version, why_unused
+from quire.system.cuda_gpu import cuda_gpu
+from quire.system.gpu import detect_gpu, first_gpu, torch_builds, why_unused
+from quire.system.gpu_facts import Gpu
 from quire.system.hardware import detect
+
+AMD = Gpu("A GPU", 1, kind="rocm", arch="gfx942")
 
 
 class Driver:
@@ -73,7 +77,7 @@ def test_the_driver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_driver_there_is_none() -> None:
-    assert first_gpu("libno-such-driver.so.1") is None
+    assert cuda_gpu("libno-such-driver.so.1") is None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +102,11 @@ def test_torchs_build_is_read_from_its_file(
 @pytest.mark.parametrize(
     ("text", "gpu", "said"),
     [
-        ("cuda = None\nhip = '6.4.43482-0'\n", None, r"AMD's GPUs \(ROCm\), which Quire does not"),
+        ("cuda = None\nhip = '6.4.43482-0'\n", None, r"no GPU \(torch is built for ROCm 6\.4"),
+        ("cuda = None\nhip = '6.4.43482-0'\n", Gpu("A GPU", 1), "built without CUDA$"),
+        ("cuda = None\nhip = '6.4.43482-0'\n", AMD, "^$"),
+        ("cuda = '12.8'\nhip = None\n", AMD, "built without ROCm$"),
+        ("cuda = None\nhip = None\n", Gpu("A GPU", 1, kind="mps"), "^$"),
         ("cuda = None\nhip = None\nxpu = '20250101'\n", None, "Intel's GPUs, which"),
         ("cuda = None\nhip = None\n", Gpu("A GPU", 1), "built without CUDA$"),
         ("cuda = '12.8'\n", None, r"no GPU \(torch is built for CUDA 12\.8\)"),
@@ -122,7 +130,7 @@ def test_without_torch_no_gpu_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_old_driver_leaves_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "torch_cuda_version", lambda: "13.0")
+    monkeypatch.setattr(gpu, "torch_builds", lambda: {"cuda": "13.0"})
     for driver, there in (((12, 8), False), ((13, 0), True)):
         card = Gpu("A GPU", 1, driver=driver)
         monkeypatch.setattr(gpu, "first_gpu", lambda card=card: card)
@@ -134,15 +142,16 @@ def test_an_old_driver_leaves_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def found_version(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str | None:
     spec = type("Spec", (), {"submodule_search_locations": [str(folder / "torch")]})
     monkeypatch.setattr(gpu, "find_spec", lambda name: spec)
-    return torch_cuda_version()
+    return torch_builds().get("cuda")
 
 
 def test_it_is_what_torch_says() -> None:
-    assert torch_cuda_version() == torch.version.cuda
+    built = {"cuda": torch.version.cuda, "hip": torch.version.hip, "xpu": torch.version.xpu}
+    assert torch_builds() == {key: value for key, value in built.items() if value}
 
 
 def test_a_torch_for_cpus_needs_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "torch_cuda_version", lambda: None)
+    monkeypatch.setattr(gpu, "torch_builds", dict)
     monkeypatch.setattr(gpu, "first_gpu", lambda: 1 / 0)
     detect_gpu.cache_clear()
     assert detect_gpu() is None

@@ -1,4 +1,7 @@
-"""An NVIDIA GPU, by torch."""
+"""An NVIDIA GPU by torch, or an AMD GPU, which torch calls CUDA as well.
+
+Only NVIDIA's were ever tried.
+"""
 
 from __future__ import annotations
 
@@ -111,6 +114,16 @@ class CudaDevice(TorchAccelerator):
 
 def _check_capability(card: int) -> None:
     """Raise ConfigError if the installed torch has no kernels for a GPU as old as this one."""
+    if torch.version.hip:
+        arch = torch.cuda.get_device_properties(card).gcnArchName.partition(":")[0]
+        if (archs := torch.cuda.get_arch_list()) and arch not in archs:
+            raise ConfigError(
+                f"The installed torch has no kernels for {arch}, which "
+                f"{torch.cuda.get_device_name(card)} needs.",
+                fix="Install a torch for it, or use --device cpu.",
+                param="--device",
+            )
+        return
     built = [int(found[1]) for arch in torch.cuda.get_arch_list() if (found := _ARCH.match(arch))]
     major, minor = torch.cuda.get_device_capability(card)
     if built and 10 * major + minor < min(built):

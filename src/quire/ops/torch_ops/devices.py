@@ -24,6 +24,8 @@ from quire.ops.device import (
 from quire.ops.graphs import Graph
 from quire.ops.torch_ops.pinned import PinnedRing, Sent, SentRows
 
+Types = frozenset[torch.dtype]
+
 
 class CopyQueue(Protocol):
     """Copies to the device, in turn, beside what it computes."""
@@ -37,6 +39,7 @@ class TorchHost(HostDevice):
     """The CPU: tensors are views of the host's arrays."""
 
     torch = torch.device("cpu")
+    lacks: Types = frozenset()
 
     def stage(self, arrays: Sequence[HostArray]) -> Staged:
         return Present([torch.from_numpy(array) for array in arrays])
@@ -52,9 +55,11 @@ class TorchAccelerator(Accelerator):
 
     Attributes:
         torch: where tensors are made.
+        lacks: types that it has no tensors of.
     """
 
     torch: torch.device
+    lacks: Types = frozenset()
 
     @abstractmethod
     def pinned(self, nbytes: int) -> Tensor:

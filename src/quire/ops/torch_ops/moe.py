@@ -13,7 +13,11 @@ from quire.ops.weights import LinearWeight
 
 
 def route(
-    logits: Tensor, bias: Tensor | None, spec: RouteSpec, factors: Tensor | None = None
+    logits: Tensor,
+    bias: Tensor | None,
+    spec: RouteSpec,
+    factors: Tensor | None = None,
+    wide: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
     """Return the experts that each row chooses, and their weights.
 
@@ -22,6 +26,7 @@ def route(
         bias: float32 [experts], added to the scores for the choice alone; or None.
         spec: see `RouteSpec`.
         factors: float32 [experts], of the weights, where experts are not chosen one by one.
+        wide: what scores are computed in.
 
     Returns:
         experts, int64 [T, top_k], the best first; and weights, float32 [T, top_k]. NaN outranks
@@ -32,9 +37,9 @@ def route(
     """
     spec.check(logits.shape[1])
     if spec.band:
-        return _one_by_one(logits.float(), spec)
-    wide = logits.double()
-    scores = wide.softmax(-1) if spec.scores == "softmax" else wide.sigmoid()
+        return _one_by_one(logits.float(), spec, wide)
+    exact = logits.to(wide)
+    scores = exact.softmax(-1) if spec.scores == "softmax" else exact.sigmoid()
     if bias is None and spec.by_logits:
         choice = logits.float()
     else:
@@ -46,18 +51,19 @@ def route(
     if spec.renormalize:
         divisor = weights.sum(-1, keepdim=True) + spec.epsilon
         weights = weights / divisor.clamp(min=spec.least)
-    scale = spec.scale if factors is None else spec.scale * factors.double()[experts]
+    scale = spec.scale if factors is None else spec.scale * factors.to(wide)[experts]
     return experts, (weights * scale).float()
 
 
-def _one_by_one(logits: Tensor, spec: RouteSpec) -> tuple[Tensor, Tensor]:
+def _one_by_one(logits: Tensor, spec: RouteSpec, wide: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the best expert of those that are left, `top_k` times, and its share among those
     within the band."""
     left, experts, weights = logits, [], []
     for _ in range(spec.top_k):
         top, best = left.max(-1, keepdim=True)
         below = (top - logits) / torch.maximum(logits.abs(), top) > spec.band
-        weights.append(left.double().masked_fill(below, -torch.inf).softmax(-1).gather(1, best))
+        shares = left.to(wide).masked_fill(below, -torch.inf).softmax(-1)
+        weights.append(shares.gather(1, best))
         experts.append(best)
         left = left.scatter(1, best, -torch.inf)
     return torch.cat(experts, 1), (torch.cat(weights, 1) * spec.scale).float()

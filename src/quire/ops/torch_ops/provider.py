@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,7 +78,9 @@ class TorchOps(Ops[Tensor]):
     def __init__(self, device: Device = CPU, compile_backend: str | None = None) -> None:
         there = torch_device(device)
         super().__init__(there)
-        self._torch = there.torch
+        self._torch, self._lacks = there.torch, there.lacks
+        if torch.float64 in self._lacks:
+            vars(self)["route"] = partial(experts.route, wide=torch.float32)
         if compile_backend is not None:
             from quire.ops.torch_ops.compiled import Compiler
 
@@ -89,7 +92,8 @@ class TorchOps(Ops[Tensor]):
 
     @property
     def isa(self) -> str:
-        kind = torch.backends.cpu.get_cpu_capability() if self.device.is_host else "cuda"
+        host = self.device.is_host
+        kind = torch.backends.cpu.get_cpu_capability() if host else self._torch.type
         return f"torch {kind.lower()}"
 
     def pack_linear(
@@ -105,15 +109,21 @@ class TorchOps(Ops[Tensor]):
     ) -> LinearWeight:
         if isinstance(weight, StoredLinear):
             raise TypeError(f"{self.provider} ops take no stored weight")
-        parts: Any = [part.to(self._torch) for part in quantized.parts_of(weight)]
-        given = None if bias is None else tensor(bias).to(self._torch)
         model_dtype = torch_dtype(dtype)
+        parts: Any = [self._placed(part, model_dtype) for part in quantized.parts_of(weight)]
+        given = None if bias is None else tensor(bias).to(self._torch)
         coded = self._coded(parts, given, epilogue, experts, model_dtype)
         if coded is not None:
             return coded
         return reference.pack_linear(
             parts, given, epilogue=epilogue, dtype=model_dtype, experts=experts
         )
+
+    def _placed(self, part: Any, dtype: torch.dtype) -> Any:
+        """Return a part on the device; dense if the device lacks the type of its codes."""
+        if isinstance(part, QuantizedWeight) and part.codes.dtype in self._lacks:
+            part = quantized.dense(part, dtype)
+        return part.to(self._torch)
 
     def _coded(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor
 from quire.core.errors import ConfigError
 from quire.ops.device import Device
 from quire.system import env
-from quire.system.gpu import LEAST_CAPABILITY
+from quire.system.gpu_facts import AMD_SHARED, LEAST_CAPABILITY, Version
 
 COUNTERS = 2**16
 
@@ -51,8 +51,14 @@ def check(device: Device) -> None:
             fix="Unset TRITON_INTERPRET, or use --device cpu.",
             param="--ops",
         )
-    found = torch.cuda.get_device_capability()
-    if found < LEAST_CAPABILITY:
+    if torch.version.hip:
+        if (arch := amd_arch()) not in AMD_SHARED:
+            raise ConfigError(
+                f"Triton's kernels are compiled for {', '.join(AMD_SHARED)}; this GPU is {arch}.",
+                fix="Use --ops reference.",
+                param="--ops",
+            )
+    elif (found := torch.cuda.get_device_capability()) < LEAST_CAPABILITY:
         raise ConfigError(
             f"Triton's kernels need compute capability {_version(LEAST_CAPABILITY)}; "
             f"this GPU has {_version(found)}.",
@@ -70,9 +76,22 @@ def check(device: Device) -> None:
         ) from error
 
 
+def amd_arch(device: torch.device | None = None) -> str:
+    """Return AMD's name of a GPU's instructions, such as "gfx950"."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    return str(properties.gcnArchName).partition(":")[0]
+
+
+@cache
+def capability(device: torch.device) -> Version:
+    """Return a GPU's compute capability. AMD's get the launches of 8.0: no early start, and no
+    e4m3 of NVIDIA's."""
+    return LEAST_CAPABILITY if torch.version.hip else torch.cuda.get_device_capability(device)
+
+
 def has_float8(device: torch.device) -> bool:
     """Return whether the device converts from and to e4m3, which Ada and Hopper began with."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
+    return device.type != "cuda" or capability(device) >= (8, 9)
 
 
 def _version(capability: tuple[int, int]) -> str:
@@ -92,7 +111,7 @@ def warps(block: int) -> int:
 @cache
 def overlap(device: torch.device) -> dict[str, Any]:
     """Return the options of a launch whose kernel calls `overlap.begin`."""
-    early = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    early = device.type == "cuda" and capability(device) >= (9, 0)
     return {"overlap": True, "launch_pdl": True} if early else {"overlap": False}
 
 
@@ -107,6 +126,8 @@ def shared_bytes(device: torch.device) -> int:
     """Return the shared memory that a program may have: 99 KiB on small cards, 227 on Hopper's."""
     if device.type != "cuda":
         return 2**20
+    if torch.version.hip:
+        return AMD_SHARED[amd_arch(device)]
     properties: Any = torch.cuda.get_device_properties(device)
     return int(properties.shared_memory_per_block_optin)
 
@@ -119,7 +140,8 @@ def stages(device: torch.device, wanted: int, nbytes: int, others: int = 0) -> i
         others: bytes of shared memory that the kernel needs besides.
     """
     room = shared_bytes(device) - others - 2048  # for sums among warps
-    spare = 1 if room > 180_000 else 0  # Hopper's asynchronous products hold one more
+    # Hopper's asynchronous products hold one more, as do the loads of AMD's gfx942.
+    spare = 1 if not 64_000 <= room <= 180_000 else 0
     return max(1, min(wanted, room // nbytes - spare))
 
 

@@ -62,7 +62,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 
 class TritonOps(TorchOps):
-    """Ops on an NVIDIA GPU; on the CPU with Triton's interpreter, which is for tests.
+    """Ops on an NVIDIA or AMD GPU; on the CPU with Triton's interpreter, which is for tests.
 
     Args:
         attention_package: computes the attention of prompts; see `flash`.
@@ -94,7 +94,7 @@ class TritonOps(TorchOps):
 
     @property
     def isa(self) -> str:
-        return "triton interpreter" if self.device.is_host else "triton cuda"
+        return "triton interpreter" if self.device.is_host else f"triton {self._torch.type}"
 
     def _coded(
         self,

@@ -147,8 +147,10 @@ def untuned(device: torch.device) -> CardTuning:
 
     if device.type != "cuda":
         return CardTuning(device.type, "interpreter", 0)
-    major, minor = torch.cuda.get_device_capability(device)
-    isa = f"sm{major}{minor}_triton-{triton.__version__}"
+    from quire.ops.triton.launch import amd_arch, capability
+
+    arch = amd_arch(device) if torch.version.hip else "sm{}{}".format(*capability(device))
+    isa = f"{arch}_triton-{triton.__version__}"
     return CardTuning(torch.cuda.get_device_name(device), isa, 0)
 
 

@@ -38,7 +38,7 @@ def tune(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: this machine or the engine cannot run with these flags.
     """
-    if args.device == "cuda" or (args.device == "auto" and detect().gpu is not None):
+    if args.device == "cuda" or (args.device == "auto" and _card()):
         return _tune_card(args)
     isa, threads = args.isa or available_isas()[-1], args.num_threads or detect().cores
     check_isa(isa)
@@ -56,6 +56,12 @@ def tune(args: argparse.Namespace) -> int:
     found = _found(args, isa, {"ops": "cpu"}, tasks, find)
     _write(found, load_tuning(isa, threads), args.output)
     return 0
+
+
+def _card() -> bool:
+    """Return whether `--device auto` is a GPU."""
+    gpu = detect().gpu
+    return gpu is not None and gpu.kind == "cuda"
 
 
 def _tune_card(args: argparse.Namespace) -> int:
