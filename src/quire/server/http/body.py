@@ -11,7 +11,6 @@ import asyncio
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable
-from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
@@ -20,12 +19,10 @@ from starlette.requests import Request
 
 from quire.server.counts import UNCOUNTED_BYTES, BodyCounter, field_at_end
 from quire.server.errors import ApiError, invalid, not_supported
-from quire.server.leniency import Relaxed, choices_at, similar
+from quire.server.leniency import Relaxed, choices_at
 from quire.server.state import server_state
 
 T = TypeVar("T", bound=msgspec.Struct)
-ReadPart = Callable[[Any, Any, str], Any]
-"""A function like `convert`: from a value, its type and its position."""
 Mend = Callable[[Request, Any], None]
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`", re.DOTALL)
@@ -185,10 +182,8 @@ def _explain(text: str, kind: Any, prefix: str = "") -> ApiError:
     path = _join(prefix, where["path"]) if where else prefix
     what = text[: where.start()] if where else text
     if unknown := _UNKNOWN.fullmatch(what):
-        field = unknown["field"]
-        meant = None if path else similar(field, _fields(kind))
-        end = f"; did you mean {meant}?" if meant else "."
-        return invalid(f"Unknown field {_join(path, field)}{end}", _join(path, field))
+        field = _join(path, unknown["field"])
+        return invalid(f"Unknown field {field}.", field)
     if missing := _MISSING.fullmatch(what):
         field = _join(path, missing["field"])
         return invalid(f"{field} is missing.", field)
@@ -209,10 +204,3 @@ def _explain(text: str, kind: Any, prefix: str = "") -> ApiError:
 
 def _join(path: str, field: str) -> str:
     return f"{path}.{field}" if path and field else path or field
-
-
-@lru_cache
-def _fields(kind: type[msgspec.Struct]) -> list[str]:
-    """Return the fields that may be other than null; msgspec reads annotations each time."""
-    fields = msgspec.structs.fields(kind)
-    return [field.encode_name for field in fields if field.type is not type(None)]
