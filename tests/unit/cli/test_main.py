@@ -43,7 +43,7 @@ def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
         (["bnech"], "did you mean bench?"),
         (["--port", "80", "serve"], "unknown flag --port; flags follow the command"),
         (["zzz"], "known: bench, bug-report, chat"),
-        (["bench"], "Name a benchmark: ablate, compare"),
+        (["bench"], "Name a benchmark: latency, throughput"),
     ],
 )
 def test_other_words(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
