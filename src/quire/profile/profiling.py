@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from quire.ops.op_times import OpMeter
     from quire.ops.rank_group import RankGroup
     from quire.ops.torch_ops.rank_group import TorchRankGroup
-    from quire.profile.python import ThreadProfile
 
 MAX_OP_PROFILE_STEPS = 1000
 
@@ -82,21 +80,7 @@ class Profiling:
             "start_op_profile": self.start_op_profile,
             "stop_op_profile": self.stop_op_profile,
             "op_profile_steps": self.op_profile_steps,
-            "start_python_profile": self.start_python_profile,
-            "stop_python_profile": self.stop_python_profile,
         }
-
-    @cached_property
-    def _python(self) -> ThreadProfile:  # of the core's thread; the steps' thread if steps overlap
-        from quire.profile.python import ThreadProfile
-
-        return ThreadProfile()
-
-    def start_python_profile(self) -> None:
-        self._python.start()
-
-    def stop_python_profile(self) -> bytes:
-        return self._python.stop()
 
     @property
     def active(self) -> bool:
