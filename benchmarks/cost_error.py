@@ -22,8 +22,9 @@ from quire.bench.kernels.limits import Meter
 from quire.bench.machine import circumstances
 from quire.bench.results.report import jsonl, print_grid, write_json
 from quire.core.cost import RooflineCost
-from quire.explain.fit import cost_of
+from quire.explain.fit import rates_of
 from quire.explain.host import read_host, use_between
+from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.simulate.probe import Entry, StepBench
@@ -61,7 +62,7 @@ def measure(case: str, rounds: int) -> dict[str, Any]:
             seconds.append({name: bench.seconds(step) for name, step in STEPS.items()})
         use = use_between(before, read_host())
     limits = meter.limits()
-    cost = cost_of(config, limits)
+    cost = roofline(config, rates_of(config, limits))
     steps = [
         {"step": name} | _compared(STEPS[name], cost, [turn[name] for turn in seconds])
         for name in STEPS

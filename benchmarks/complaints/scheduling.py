@@ -21,8 +21,9 @@ from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.errors import QuireError
 from quire.core.request import Request
-from quire.explain.fit import cost_of
+from quire.explain.fit import rates_of
 from quire.frontend.input import input_processor
+from quire.models.cost import roofline
 from quire.scheduler.scheduler import Scheduler
 
 BLOCK, BUDGET = 16, 512
@@ -116,7 +117,7 @@ def first_token_slope(repetitions: int) -> Seen:
     ratios = []
     limits = measured()  # now: this machine's rates vary
     with engine(enable_prefix_caching=False) as llm:
-        cost = cost_of(llm.resolved.config, limits)
+        cost = roofline(llm.resolved.config, rates_of(llm.resolved.config, limits))
         predicted = [cost.seconds(n, 1, n, n * (n + 1) // 2) for n in lengths]
         batch(llm, 1, 512, 2)
         for repetition in range(repetitions):

@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from quire.core.config import ON_TORCH, DeviceType, EngineConfig
-from quire.core.cost import HardwareProfile, Link, RooflineCost, cautious_cpu
+from quire.core.cost import HardwareProfile, Link, cautious_cpu
 from quire.core.errors import ConfigError, OutOfMemoryError
 from quire.executor.memory import (
     MemoryPlan,
@@ -195,7 +195,7 @@ def fit(
         device=config.device,
         nnodes=config.cluster.nnodes,
         stages=stage_fits(config, rates, PROMPT_LEN),
-        layouts=_layouts(args, config, rates) if predicted else [],
+        layouts=layouts(config, rates, PROMPT_LEN) if predicted and len(args.replicas) == 1 else [],
     )
 
 
@@ -228,25 +228,14 @@ def memory_of(config: EngineConfig) -> tuple[MemoryPlan, bool]:
     return plan, True
 
 
-def cost_of(config: EngineConfig, limits: Limits | None) -> RooflineCost:
-    """Return the step cost on this machine; a cautious guess if its limits were not measured."""
-    return roofline(config, rates_of(config, limits))
-
-
 def rates_of(
     config: EngineConfig, limits: Limits | None, link: Link | None = None
 ) -> HardwareProfile:
     """Return the rates of each machine; cautious ones if its limits were not measured."""
-    threads = config.num_threads
-    if limits is None:
-        rates = cautious_cpu(threads, config.memory_budget_bytes)
-    else:
-        rates = profile_of(limits, threads)
+    rates = cautious_cpu(config.num_threads, config.memory_budget_bytes)
+    if limits is not None:
+        rates = profile_of(limits, config.num_threads)
     return replace(rates, link=link or rates.link)
-
-
-def _layouts(args: EngineArgs, config: EngineConfig, rates: HardwareProfile) -> list[Layout]:
-    return layouts(config, rates, PROMPT_LEN) if len(args.replicas) == 1 else []
 
 
 def _speeds(config: EngineConfig, rates: HardwareProfile, tokens: int) -> Iterator[Speed]:

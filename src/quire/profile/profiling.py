@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from quire.ops.torch_ops.rank_group import TorchRankGroup
 
 MAX_OP_PROFILE_STEPS = 1000
+CALLS = {
+    *("start_profile", "stop_profile", "profile_status"),
+    *("start_op_profile", "stop_op_profile", "op_profile_steps"),
+}
+"""Methods of `Profiling` that `call` runs."""
 
 
 class ProfileStatus(msgspec.Struct):
@@ -73,14 +78,6 @@ class Profiling:
         else:
             self._trace = TraceProfiler(config, traced)
         self._ops = OpProfiler(meters, draft_meters, list if group is None else group.waited)
-        self._calls: dict[str, Callable[..., Any]] = {
-            "start_profile": self.start_profile,
-            "stop_profile": self.stop_profile,
-            "profile_status": self.profile_status,
-            "start_op_profile": self.start_op_profile,
-            "stop_op_profile": self.stop_op_profile,
-            "op_profile_steps": self.op_profile_steps,
-        }
 
     @property
     def active(self) -> bool:
@@ -106,9 +103,9 @@ class Profiling:
         Raises:
             InvalidRequestError: there is no such method.
         """
-        if method not in self._calls:
+        if method not in CALLS:
             raise InvalidRequestError(f"the engine core has no method {method!r}.")
-        return msgspec.to_builtins(self._calls[method](*args), builtin_types=(bytes,))
+        return msgspec.to_builtins(getattr(self, method)(*args), builtin_types=(bytes,))
 
     def start_profile(self) -> bool:
         """Start recording; return False if it was already requested."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,34 +48,29 @@ class Scale:
     overhead: float = 0.0
 
 
+NO_SCALE = Scale()
+
+
+@dataclass
 class Simulator:
     """Predicts measurements.
 
-    Args:
+    Attributes:
         start: the engine that configurations are applied to.
         workload: returns the load at a rate, in requests per second.
         num_clients: maximum number of requests in flight.
     """
 
-    def __init__(
-        self,
-        start: EngineArgs,
-        hardware: Hardware,
-        workload: Callable[[float], Workload],
-        num_clients: int,
-        slo: Slo,
-        attainment: float,
-    ) -> None:
-        self._start = start
-        self._hardware = hardware
-        self._workload = workload
-        self._num_clients = num_clients
-        self._slo = slo
-        self._attainment = attainment
-        self._scale = Scale()
-        self._lessons: dict[str, list[tuple[Configuration, Measurement]]] = {}
-        self._known: dict[str, Measurement | None] = {}
-        self._configs: dict[str, EngineConfig] = {}
+    start: EngineArgs
+    hardware: Hardware
+    workload: Callable[[float], Workload]
+    num_clients: int
+    slo: Slo
+    attainment: float
+    _scale: Scale = NO_SCALE
+    _lessons: dict[str, list[tuple[Configuration, Measurement]]] = field(default_factory=dict)
+    _known: dict[str, Measurement | None] = field(default_factory=dict)
+    _configs: dict[str, EngineConfig] = field(default_factory=dict)
 
     def learn(self, configuration: Configuration, measurement: Measurement) -> None:
         """Fit to the first measurement of each of the first configurations."""
@@ -104,7 +99,7 @@ class Simulator:
 
     def _best(self, configuration: Configuration) -> Measurement | None:
         try:
-            return best_rate(lambda rate: self.measure(configuration, rate), self._attainment).best
+            return best_rate(lambda rate: self.measure(configuration, rate), self.attainment).best
         except QuireError:
             return None
 
@@ -139,11 +134,11 @@ class Simulator:
         return total
 
     def _simulate(self, configuration: Configuration, rate: float, scale: Scale) -> Measurement:
-        workload = self._workload(rate)
+        workload = self.workload(rate)
         replica = self._replica(configuration, scale)
-        clients = min(self._num_clients, len(workload))
+        clients = min(self.num_clients, len(workload))
         outcome = simulate(workload, [replica], num_clients=clients)
-        return measurement_of(outcome, rate, self._slo)
+        return measurement_of(outcome, rate, self.slo)
 
     def _replica(self, configuration: Configuration, scale: Scale) -> Replica:
         config = self._config(configuration)
@@ -163,8 +158,8 @@ class Simulator:
         """Return what the engine makes of a configuration: the same whatever the scale."""
         name = key(configuration)
         if name not in self._configs:
-            args = apply(self._start, configuration)
-            self._configs[name] = resolve(args, self._hardware).config
+            args = apply(self.start, configuration)
+            self._configs[name] = resolve(args, self.hardware).config
         return self._configs[name]
 
 

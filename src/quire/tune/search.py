@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import field
 from typing import Protocol
 
 import msgspec
 
 from quire.core.errors import QuireError
+from quire.system.records import dataclass
 from quire.tune.objective import GAIN, Found, Measure, Measurement, best_rate
 from quire.tune.space import (
     LIMITS,
@@ -94,10 +96,11 @@ class Result(msgspec.Struct):
         return self.trials[0]
 
 
+@dataclass
 class Search:
     """Measures the most promising configurations until no better one is expected.
 
-    Args:
+    Attributes:
         start: the baseline; measured first.
         attainment: share of the requests that must meet the objective.
         max_runs: maximum number of configurations, including the start.
@@ -105,29 +108,17 @@ class Search:
         report: called with each trial when it ends.
     """
 
-    def __init__(
-        self,
-        space: Space,
-        start: Configuration,
-        bench: Bench,
-        predictor: Predictor,
-        *,
-        attainment: float,
-        max_runs: int,
-        why_not: Callable[[Configuration], str | None] = lambda configuration: None,
-        report: Callable[[Trial], None] = lambda trial: None,
-    ) -> None:
-        self._space = space
-        self._start = start
-        self._bench = bench
-        self._predictor = predictor
-        self._attainment = attainment
-        self._max_runs = max_runs
-        self._why_not = why_not
-        self._report = report
-        self._trials: dict[str, Trial] = {}
-        self._pruned: dict[str, Pruned] = {}
-        self._best: Trial | None = None
+    space: Space
+    start: Configuration
+    bench: Bench
+    predictor: Predictor
+    attainment: float
+    max_runs: int
+    why_not: Callable[[Configuration], str | None] = lambda configuration: None
+    report: Callable[[Trial], None] = lambda trial: None
+    _trials: dict[str, Trial] = field(default_factory=dict)
+    _pruned: dict[str, Pruned] = field(default_factory=dict)
+    _best: Trial | None = None
 
     def run(self) -> Result:
         """Search.
@@ -135,7 +126,7 @@ class Search:
         Raises:
             QuireError: the start cannot be measured.
         """
-        self._measure(self._start, "start")
+        self._measure(self.start, "start")
         for _ in range(ROUNDS):
             self._limits()
             best = self._best
@@ -148,9 +139,9 @@ class Search:
 
     def _limits(self) -> None:
         """Measure combinations of the step's limits, the most promising first."""
-        roomy = {name: values[-1] for name, values in self._space.items() if name in MEMORY}
+        roomy = {name: values[-1] for name, values in self.space.items() if name in MEMORY}
         base = self._leap(self._champion() | roomy)
-        space = {n: vs if n in LIMITS else [base[n]] for n, vs in self._space.items()}
+        space = {n: vs if n in LIMITS else [base[n]] for n, vs in self.space.items()}
         candidates = list(configurations(space))
         failures = 0
         while failures < PATIENCE and not self._is_spent():
@@ -167,20 +158,20 @@ class Search:
         """Return the base with values of other fields whose predicted gain is so large that the
         limits are better searched with them: for example more threads than one."""
         for name in self._other_fields():
-            for value in self._space[name]:
+            for value in self.space[name]:
                 candidate = {**base, name: value}
                 before, after = self._predicted(base), self._predicted(candidate)
-                if self._why_not(candidate) is None and before and after and after > LEAP * before:
+                if self.why_not(candidate) is None and before and after and after > LEAP * before:
                     base = candidate
         return base
 
     def _other_fields(self) -> list[str]:
-        return [name for name in self._space if name not in (*LIMITS, *MEMORY)]
+        return [name for name in self.space if name not in (*LIMITS, *MEMORY)]
 
     def _others(self) -> None:
         """Measure the other fields one at a time, each against the best so far."""
         for name in self._other_fields():
-            for value in self._space[name]:
+            for value in self.space[name]:
                 champion = self._champion()
                 candidate = {**champion, name: value}
                 if key(candidate) in self._trials or self._is_spent():
@@ -202,15 +193,15 @@ class Search:
 
     def _is_promising(self, candidate: Configuration) -> bool:
         """Return whether a candidate may be the best; if not, prune it."""
-        if (why := self._why_not(candidate)) is not None:
+        if (why := self.why_not(candidate)) is not None:
             self._prune(candidate, why)
             return False
-        found = self._predictor.predict(candidate)
+        found = self.predictor.predict(candidate)
         if found is None:
             self._prune(candidate, "no rate is predicted to meet the objective")
             return False
         for trial in self._trials.values():
-            if self._predictor.predict(trial.configuration) == found:
+            if self.predictor.predict(trial.configuration) == found:
                 self._prune(candidate, "the simulator predicts the same as for a measured one")
                 return False
         champion = self._predicted(self._champion())
@@ -239,14 +230,14 @@ class Search:
         self._trials[key(configuration)] = trial
 
         def guess() -> float | None:
-            found = self._predictor.predict(configuration)
+            found = self.predictor.predict(configuration)
             return found.rate if found is not None and math.isfinite(found.rate) else None
 
         try:
-            with self._bench(configuration) as measure:
+            with self.bench(configuration) as measure:
                 found = best_rate(
                     self._recorded(trial, measure),
-                    self._attainment,
+                    self.attainment,
                     guess=guess,
                     beat=best.best if best else None,
                 )
@@ -259,14 +250,14 @@ class Search:
             trial.predicted = self._predicted(configuration)
         if trial.best is not None and (best is None or trial.goodput >= GAIN * best.goodput):
             self._best = trial
-        self._report(trial)
+        self.report(trial)
         return trial
 
     def _recorded(self, trial: Trial, measure: Measure) -> Measure:
         def recorded(rate: float) -> Measurement:
             found = measure(rate)
             trial.runs.append(found)
-            self._predictor.learn(trial.configuration, found)
+            self.predictor.learn(trial.configuration, found)
             return found
 
         return recorded
@@ -276,15 +267,15 @@ class Search:
         self._pruned[key(configuration)] = Pruned(configuration, predicted, why)
 
     def _predicted(self, configuration: Configuration) -> float | None:
-        found = self._predictor.predict(configuration)
+        found = self.predictor.predict(configuration)
         return found.goodput if found else None
 
     def _champion(self) -> Configuration:
         """Return the best configuration so far, or the start if none meets the objective."""
-        return self._best.configuration if self._best else self._start
+        return self._best.configuration if self._best else self.start
 
     def _is_spent(self) -> bool:
-        return len(self._trials) >= self._max_runs
+        return len(self._trials) >= self.max_runs
 
 
 def describe(trial: Trial) -> str:

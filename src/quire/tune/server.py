@@ -6,8 +6,6 @@ import argparse
 import json
 import math
 import threading
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from quire.bench.serving.http_client import HTTPClient, ask
 from quire.bench.serving.load import Load, make_load
 from quire.bench.serving.serve import measure as bench_serve
 from quire.bench.serving.server_process import running_server
@@ -109,30 +108,22 @@ def _at_rate(args: argparse.Namespace, rate: float) -> argparse.Namespace:
 
 
 def _measure(args: argparse.Namespace, url: str, rate: float) -> Measurement:
-    _forget_prompts(url)
+    """Measure with an empty prefix cache, because every rate sends the same prompts."""
+    try:
+        ask(HTTPClient(url), "POST", "/reset_prefix_cache")
+    except OSError as error:
+        raise QuireError(f"The server did not empty its prefix cache: {error}.") from None
     row = bench_serve(_at_rate(args, rate), url)
     return msgspec.convert(row | {"rate": rate, "attainment": row["slo_attainment"]}, Measurement)
 
 
-def _forget_prompts(url: str) -> None:
-    """Empty the prefix cache, because every rate sends the same prompts."""
-    request = urllib.request.Request(f"{url}/reset_prefix_cache", method="POST")
-    try:
-        urllib.request.urlopen(request, timeout=10).close()
-    except (urllib.error.URLError, OSError) as error:
-        raise QuireError(f"The server did not empty its prefix cache: {error}.") from None
-
-
 def _profile_ops(url: str) -> dict[str, Any] | None:
-    body = json.dumps({"steps": PROFILE_STEPS, "timeout_s": PROFILE_SECONDS}).encode()
-    headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(f"{url}/profile_ops", body, headers)
+    wanted = {"steps": PROFILE_STEPS, "timeout_s": PROFILE_SECONDS}
     try:
-        with urllib.request.urlopen(request, timeout=2 * PROFILE_SECONDS) as response:
-            profile: dict[str, Any] = json.load(response)
-            return profile
-    except (urllib.error.URLError, OSError, ValueError):
+        profile: dict[str, Any] = json.loads(ask(HTTPClient(url), "POST", "/profile_ops", wanted))
+    except (QuireError, OSError, ValueError):
         return None
+    return profile
 
 
 def _token_ids(body: dict[str, Any]) -> list[int]:

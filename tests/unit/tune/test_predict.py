@@ -60,7 +60,7 @@ def test_what_cannot_run_is_not_predicted() -> None:
 def test_bounds_are_counted() -> None:
     prophet = simulator()
     for slo, attainment in ((Slo(ttft=1e-6), 0.0), (Slo(e2e=1e6), 1.0), (Slo(itl=1e-6), 0.0)):
-        prophet._slo = slo
+        prophet.slo = slo
         found = prophet.measure(GOOD, math.inf)
         assert found.attainment == attainment
         assert found.goodput == pytest.approx(attainment * found.requests_s)

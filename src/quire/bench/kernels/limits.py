@@ -8,11 +8,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from statistics import median
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 
-from quire.core.cost import Overlap
 from quire.core.errors import QuireError
 from quire.explain.host import read_host, use_between
 from quire.explain.limits import Limits, load_limits, save_limits
@@ -26,51 +25,26 @@ BUFFER_BYTES = 2**29
 
 def measure() -> Limits:
     """Measure with one thread and with all cores, in some seconds; the machine should be idle."""
-    cores, before, found = detect().cores, read_host(), {}
-    for threads in sorted({1, cores}):
+    before, found = read_host(), []
+    for threads in sorted({1, detect().cores}):
         meter = Meter(threads)
         for _ in range(ROUNDS + 1):
             meter.turn()
-        found[threads] = meter.rates()
+        found.append(meter.limits())
     use = use_between(before, read_host())
-    return _limits_of(found, use.others if use else 0.0)
-
-
-def _limits_of(found: dict[int, _Rates], disturbance: float = 0.0) -> Limits:
-    """Return the limits of a machine with these rates by number of threads."""
-    best = found[max(found)]
-
-    def by_type(name: str) -> dict[str, dict[int, float]]:
-        return {
-            one: {threads: getattr(each, name)[one] for threads, each in found.items()}
-            for one in getattr(best, name)
-        }
-
-    return Limits(
-        cpu_name(),
-        max(found),
-        {threads: each.bandwidth for threads, each in found.items()},
-        by_type("flops"),
-        disturbance,
-        {threads: each.attention for threads, each in found.items()},
-        by_type("reads"),
-        by_type("products"),
-        {threads: each.keys for threads, each in found.items()},
-        best.overlaps,
+    names = ("bandwidth", "flops", "attention", "reads", "products", "keys")
+    return msgspec.structs.replace(
+        found[-1],
+        disturbance=use.others if use else 0.0,
+        **{name: _joined([getattr(one, name) for one in found]) for name in names},
     )
 
 
-class _Rates(NamedTuple):
-    """The rates of one number of threads; see `Limits`. `flops` and `bandwidth` are the best of
-    some rounds, the others the medians."""
-
-    bandwidth: float
-    flops: dict[str, float]
-    attention: float
-    reads: dict[str, float]
-    products: dict[str, float]
-    keys: float
-    overlaps: dict[str, Overlap]
+def _joined(tables: list[dict[Any, Any]]) -> dict[Any, Any]:
+    """Return one table of rates by number of threads, or by type and number of threads."""
+    if any(isinstance(value, dict) for value in tables[0].values()):
+        return {name: _joined([table[name] for table in tables]) for name in tables[0]}
+    return {threads: rate for table in tables for threads, rate in table.items()}
 
 
 class Meter:
@@ -108,25 +82,29 @@ class Meter:
             each.measure()
         self._warm = True
 
-    def rates(self) -> _Rates:
-        """Return the rates of the turns so far."""
+    def limits(self) -> Limits:
+        """Return the rates of the turns so far, of a machine that always has so many threads.
+
+        Bandwidth and peaks are the best of the turns, the others the medians.
+        """
         from quire.bench.kernels.rates import PROMPT, overlap_of
+
+        def of(rate: float) -> dict[int, float]:
+            return {self._threads: rate}
 
         times = {name: each.medians() for name, each in self._formats.items()}
         fastest = max(each.nbytes / min(each.seconds[1]) for each in self._formats.values())
-        return _Rates(
-            max(self._peaks.bandwidth, fastest),
-            {name: self._peaks.flops(variant) for name, variant in self._variants.items()},
-            median(self._attention.rates[1:]),
-            {name: each.nbytes / times[name][1] for name, each in self._formats.items()},
-            {name: each.flops / times[name][PROMPT] for name, each in self._formats.items()},
-            median(self._attention.keys[1:]),
-            {name: overlap_of(each) for name, each in times.items()},
+        return Limits(
+            cpu=cpu_name(),
+            cores=self._threads,
+            bandwidth=of(max(self._peaks.bandwidth, fastest)),
+            flops={name: of(self._peaks.flops(v)) for name, v in self._variants.items()},
+            attention=of(median(self._attention.rates[1:])),
+            reads={n: of(each.nbytes / times[n][1]) for n, each in self._formats.items()},
+            products={n: of(each.flops / times[n][PROMPT]) for n, each in self._formats.items()},
+            keys=of(median(self._attention.keys[1:])),
+            overlaps={name: overlap_of(each) for name, each in times.items()},
         )
-
-    def limits(self) -> Limits:
-        """Return the limits of a machine that always has so many threads."""
-        return _limits_of({self._threads: self.rates()})
 
 
 def measure_and_keep() -> Limits:

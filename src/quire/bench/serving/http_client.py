@@ -132,6 +132,18 @@ class HTTPClient:
         return self._connection
 
 
+def ask(client: HTTPClient, method: str, path: str, body: Any = None) -> str:
+    """Return the text of a response over a connection that ends then. Raises as `text`."""
+
+    async def once() -> str:
+        try:
+            return await client.text(method, path, body)
+        finally:
+            await client.close()
+
+    return asyncio.run(once())
+
+
 class _Connection(asyncio.Protocol):
     """Keeps what comes, and wakes its reader as seldom as it may."""
 

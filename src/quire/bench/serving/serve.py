@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 import sys
 import time
@@ -18,7 +19,7 @@ from quire.bench.machine import portable_name
 from quire.bench.results.report import Row, print_grid, print_table, summarise
 from quire.bench.serving import vllm_flags
 from quire.bench.serving.datasets import complete
-from quire.bench.serving.http_client import HTTPClient, HTTPStatusError
+from quire.bench.serving.http_client import HTTPClient, HTTPStatusError, ask
 from quire.bench.serving.load import Load, Request, make_load
 from quire.bench.serving.sender import Outcome, send, stream_one
 from quire.bench.serving.slo import Slo
@@ -113,8 +114,8 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
     def client() -> HTTPClient:
         return HTTPClient(base_url, headers)
 
-    model = asyncio.run(_ready_model(client, args, base_url))
-    reading = asyncio.run(_reading(client()))
+    model = _ready_model(client, args, base_url)
+    reading = _reading(client())
     for _ in range(given.get("num_warmups", 1)):
         load = make_load(args, model, repetition=-1)
         asyncio.run(_warm_up(client, load, reading.replicas if reading is not None else 1))
@@ -125,16 +126,12 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
         for repetition in range(first, first + args.repetitions):
             load = make_load(args, model, repetition)
             if load.fixed:
-                asyncio.run(_forget_prompts(client(), repetition))
-            before = asyncio.run(_reading(client()))
+                _forget_prompts(client(), repetition)
+            before = _reading(client())
             with energy:
                 outcomes, elapsed = asyncio.run(send(load, client))
             tokens += sum(o.output_tokens for o in outcomes)
-            after = asyncio.run(_reading(client()))
-            split: Row = {}
-            lag: Row = {}
-            if before is not None and after is not None:
-                split, lag = between(before, after).shares, lag_ms(before, after)
+            after = _reading(client())
             found = sample(
                 outcomes,
                 elapsed,
@@ -142,7 +139,11 @@ def observe(args: argparse.Namespace, base_url: str, first: int = 0) -> Measurem
                 metrics=args.percentile_metrics,
                 percentiles=args.metric_percentiles,
             )
-            samples.append({**found, "split": split, "event_loop_lag_ms": lag})
+            found |= {"split": {}, "event_loop_lag_ms": {}}
+            if before is not None and after is not None:
+                found["split"] = between(before, after).shares
+                found["event_loop_lag_ms"] = lag_ms(before, after)
+            samples.append(found)
     settings: Row = {
         "num_clients": args.num_clients,
         "request_rate": "inf" if math.isinf(args.request_rate) else args.request_rate,
@@ -212,44 +213,36 @@ def _check_flags(args: argparse.Namespace) -> None:
         )
 
 
-async def _ready_model(client: Callable[[], HTTPClient], args: argparse.Namespace, url: str) -> str:
+def _ready_model(client: Callable[[], HTTPClient], args: argparse.Namespace, url: str) -> str:
     """Return the model's name at the server, which may need --ready-check-timeout-sec to start."""
     deadline = time.monotonic() + vars(args).get("ready_check_timeout_sec", 0.0)
     while True:
         try:
-            return await _served_model(client(), args, url)
+            return _served_model(client(), args, url)
         except QuireError as error:
             if time.monotonic() > deadline or not isinstance(error.__context__, OSError):
                 raise
-        await asyncio.sleep(_POLL_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 @contextmanager
 def _profile(client: Callable[[], HTTPClient]) -> Iterator[None]:
     """Have the server profile itself during the block, also if that fails."""
-
-    async def post(path: str) -> None:
-        connection = client()
-        try:
-            await connection.text("POST", path)
-        finally:
-            await connection.close()
-
-    asyncio.run(post("/start_profile"))
+    ask(client(), "POST", "/start_profile")
     try:
         yield
     finally:
-        asyncio.run(post("/stop_profile"))
+        ask(client(), "POST", "/stop_profile")
 
 
-async def _served_model(connection: HTTPClient, args: argparse.Namespace, url: str) -> str:
+def _served_model(client: HTTPClient, args: argparse.Namespace, url: str) -> str:
     """Return the model's name at the server: `--model`, or the only one served if it is unset.
 
     Raises:
         QuireError: the server does not answer, or lists no models.
     """
     try:
-        listed = await connection.json("GET", "/v1/models")
+        listed = json.loads(ask(client, "GET", "/v1/models"))
         names = [str(entry["id"]) for entry in listed["data"]]
     except HTTPStatusError:
         raise
@@ -258,8 +251,6 @@ async def _served_model(connection: HTTPClient, args: argparse.Namespace, url: s
         raise QuireError(
             f"{url} {what}: {error}.", fix="Check --base-url and whether the server runs."
         ) from None
-    finally:
-        await connection.close()
     if args.model in names:
         return str(args.model)
     asked = args.base_url and args.model != EngineArgs().model
@@ -272,20 +263,18 @@ async def _served_model(connection: HTTPClient, args: argparse.Namespace, url: s
     )
 
 
-async def _reading(connection: HTTPClient) -> Reading | None:
+def _reading(client: HTTPClient) -> Reading | None:
     """Return the server's counters; None if it is not Quire."""
     try:
-        return read_metrics(await connection.text("GET", "/metrics"))
+        return read_metrics(ask(client, "GET", "/metrics"))
     except (HTTPStatusError, ValueError):
         return None
-    finally:
-        await connection.close()
 
 
-async def _forget_prompts(connection: HTTPClient, repetition: int) -> None:
+def _forget_prompts(client: HTTPClient, repetition: int) -> None:
     """Empty the server's prefix cache, so that repetitions share nothing."""
     try:
-        await connection.text("POST", "/reset_prefix_cache")
+        ask(client, "POST", "/reset_prefix_cache")
     except HTTPStatusError:
         if repetition == 1:
             print(
@@ -293,8 +282,6 @@ async def _forget_prompts(connection: HTTPClient, repetition: int) -> None:
                 "repetitions may find cached prompts.",
                 file=sys.stderr,
             )
-    finally:
-        await connection.close()
 
 
 async def _warm_up(client: Callable[[], HTTPClient], load: Load, replicas: int) -> None:
