@@ -57,29 +57,26 @@ class MessageItem(Strict, tag_field="type", tag="message", kw_only=True):
     rules: ClassVar[Rules] = {"phase": ignored("Chat templates know no phases.")}
 
 
-class FunctionCallItem(Strict, tag_field="type", tag="function_call", kw_only=True):
+class _CallItem(Strict, kw_only=True):
+    call_id: str
+    name: str
+    namespace: str | None = None
+    id: str | None = None
+    status: ItemStatus | None = None
+    rules: ClassVar[Rules] = _OF_THE_CALL
+
+
+class FunctionCallItem(_CallItem, tag_field="type", tag="function_call", kw_only=True):
     """A function call of an earlier answer."""
 
-    call_id: str
-    name: str
     arguments: str | None = None
     """The text of a JSON object; any other text is passed on as it is."""
-    namespace: str | None = None
-    id: str | None = None
-    status: ItemStatus | None = None
-    rules: ClassVar[Rules] = _OF_THE_CALL
 
 
-class CustomCallItem(Strict, tag_field="type", tag="custom_tool_call", kw_only=True):
+class CustomCallItem(_CallItem, tag_field="type", tag="custom_tool_call", kw_only=True):
     """A call of a custom tool in an earlier answer."""
 
-    call_id: str
-    name: str
     input: str
-    namespace: str | None = None
-    id: str | None = None
-    status: ItemStatus | None = None
-    rules: ClassVar[Rules] = _OF_THE_CALL
 
 
 class _OutputItem(Strict, kw_only=True):

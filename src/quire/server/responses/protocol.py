@@ -144,22 +144,20 @@ class OutputReasoning(msgspec.Struct, tag_field="type", tag="reasoning"):
     status: ItemStatus = "in_progress"
 
 
-class OutputCall(msgspec.Struct, tag_field="type", tag="function_call"):
+class _Call(msgspec.Struct):
     id: str
     call_id: str
     name: str
+    status: ItemStatus = "in_progress"
+    namespace: str | UnsetType = UNSET
+
+
+class OutputCall(_Call, tag_field="type", tag="function_call"):
     arguments: str = ""
-    status: ItemStatus = "in_progress"
-    namespace: str | UnsetType = UNSET
 
 
-class OutputCustomCall(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
-    id: str
-    call_id: str
-    name: str
+class OutputCustomCall(_Call, tag_field="type", tag="custom_tool_call"):
     input: str = ""
-    status: ItemStatus = "in_progress"
-    namespace: str | UnsetType = UNSET
 
 
 OutputItem = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall
