@@ -29,9 +29,8 @@ from quire.server.http.json_text import json_response
 from quire.server.http.middleware import (
     OPEN_PATH,
     ApiKeyMiddleware,
-    LastResortMiddleware,
     PathMiddleware,
-    RequestIdMiddleware,
+    RequestMiddleware,
 )
 from quire.server.models import list_models, retrieve_model
 from quire.server.monitoring.explain import explain_engine
@@ -136,7 +135,7 @@ def _middleware(
                 expose_headers=("X-Request-Id", "Request-Id", "Retry-After"),
             )
         )
-    found += [Middleware(RequestIdMiddleware), Middleware(LastResortMiddleware)]
+    found.append(Middleware(RequestMiddleware))
     if options.api_keys:
         found.append(Middleware(ApiKeyMiddleware, keys=tuple(options.api_keys)))
     return found

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from quire import __version__
 from quire.frontend.workers.pool import CLIENT
 from quire.server.app import create_app
-from quire.server.http.middleware import ApiKeyMiddleware, RequestIdMiddleware
+from quire.server.http.middleware import ApiKeyMiddleware, RequestMiddleware
 from tests.unit.server.fake_engine import running
 
 JSON = {"content-type": "application/json"}
@@ -170,7 +170,7 @@ async def test_clients_are_told_apart_by_address_and_key() -> None:
 
     for app in (note, ApiKeyMiddleware(note, ["a", "b"])):
         for host, key in (("1.1.1.1", "a"), ("1.1.1.1", "b"), ("2.2.2.2", "a"), ("2.2.2.2", "a")):
-            await ask(RequestIdMiddleware(app), host, key)
+            await ask(RequestMiddleware(app), host, key)
     assert len(set(found[:4])) == 2
     assert len(set(found[4:])) == 3
     assert all("a" not in client.split() for client in found)

@@ -6,16 +6,16 @@ from typing import Any, ClassVar, Literal
 
 from starlette.requests import Request
 
-from quire.server.anthropic import elsewhere
 from quire.server.errors import invalid
 from quire.server.http.body import read_part
 from quire.server.notices import ignore
 from quire.server.opaque import decode_reasoning
 from quire.server.openai.protocol import ImageAddress, ImagePart, Part, TextPart
-from quire.server.rules import Messages, Rules, Strict
+from quire.server.rules import Messages, Rules, Strict, each, ignored
 from quire.server.state import server_state
 from quire.server.tool_results import left_out
 
+_CITATIONS = ignored("The text is read; answers cite nothing.")
 _FILES = "send its text in a source of type text; PDFs, URLs and file ids are not served"
 _LEFT_OUT = {
     "container_upload": "This server runs no code.",
@@ -36,7 +36,10 @@ class Block(Strict, tag_field="type", kw_only=True):
     cache_control: Any = None
     """No effect: every prefix is cached."""
 
-    rules: ClassVar[Rules] = elsewhere.BLOCK
+    rules: ClassVar[Rules] = {
+        **each("caller toolset_name", ignored("The chat template does not get it.")),
+        "transformations": ignored("Images are read as they are sent."),
+    }
 
 
 class TextBlock(Block, tag="text"):
@@ -101,7 +104,7 @@ class DocumentBlock(Block, tag="document"):
     title: str | None = None
     context: str | None = None
 
-    rules: ClassVar[Rules] = {"citations": elsewhere.CITATIONS}
+    rules: ClassVar[Rules] = {"citations": _CITATIONS}
 
 
 class SearchResultBlock(Block, tag="search_result"):
@@ -109,7 +112,7 @@ class SearchResultBlock(Block, tag="search_result"):
     source: str
     title: str
 
-    rules: ClassVar[Rules] = {"citations": elsewhere.CITATIONS}
+    rules: ClassVar[Rules] = {"citations": _CITATIONS}
 
 
 Known = TextBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock | ImageBlock

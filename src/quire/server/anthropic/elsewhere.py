@@ -5,24 +5,7 @@ from __future__ import annotations
 from quire.server.openai import elsewhere
 from quire.server.rules import Rules, each, ignored, refused
 
-CITATIONS = ignored("The text is read; answers cite nothing.")
 _NO_SERVER_TOOLS = "The server runs no tools of its own."
-
-MESSAGE: Rules = {"output_config": ignored("It has an effect only at the top level of the body.")}
-
-THINKING: Rules = {"block_binding": ignored("Signatures of thinking are not checked.")}
-
-OUTPUT_CONFIG: Rules = {"task_budget": ignored("The model does not see a budget.")}
-
-TOOL: Rules = {
-    "defer_loading": ignored("Every tool is shown to the model at once."),
-    "max_characters": ignored("The client cuts the output of its tools."),
-}
-
-BLOCK: Rules = {
-    **each("caller toolset_name", ignored("The chat template does not get it.")),
-    "transformations": ignored("Images are read as they are sent."),
-}
 
 COUNT: Rules = {
     **elsewhere.SAMPLERS,
@@ -50,5 +33,3 @@ COUNT: Rules = {
     **each("anthropic_beta betas", ignored("Every feature is on.")),
     "compaction": refused("The server does not summarize; the client must."),
 }
-
-MESSAGES: Rules = {"max_tokens_to_sample": refused("Send max_tokens instead.")}

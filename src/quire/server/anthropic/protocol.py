@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from quire.server.anthropic import elsewhere
 from quire.server.notices import Warnings
-from quire.server.rules import Messages, Rules, Strict, Tools
+from quire.server.rules import Messages, Rules, Strict, Tools, ignored, refused
 
 Block = Annotated[dict[str, Any], msgspec.Meta(description="A content block; see `blocks`.")]
 
@@ -33,7 +33,9 @@ class MessageParam(Strict):
     clear_at: Literal["never", "next_user_message"] | None = None
     """When a system message is removed from the prompt."""
 
-    rules: ClassVar[Rules] = elsewhere.MESSAGE
+    rules: ClassVar[Rules] = {
+        "output_config": ignored("It has an effect only at the top level of the body.")
+    }
 
 
 class ToolChoiceParam(Strict):
@@ -50,7 +52,7 @@ class ThinkingParam(Strict):
     display: Literal["summarized", "omitted", "updates"] | None = None
     """`omitted`: the text is only in the block's signature. Thinking is never summarized."""
 
-    rules: ClassVar[Rules] = elsewhere.THINKING
+    rules: ClassVar[Rules] = {"block_binding": ignored("Signatures of thinking are not checked.")}
 
 
 class JsonFormat(Strict):
@@ -63,7 +65,7 @@ class OutputConfig(Strict):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: JsonFormat | None = None
 
-    rules: ClassVar[Rules] = elsewhere.OUTPUT_CONFIG
+    rules: ClassVar[Rules] = {"task_budget": ignored("The model does not see a budget.")}
 
 
 class CountRequest(Strict, kw_only=True):
@@ -102,7 +104,7 @@ class MessagesRequest(CountRequest, kw_only=True):
     """Labels of the caller; ignored."""
     service_tier: Literal["auto", "standard_only"] | None = None
 
-    rules: ClassVar[Rules] = elsewhere.MESSAGES
+    rules: ClassVar[Rules] = {"max_tokens_to_sample": refused("Send max_tokens instead.")}
 
 
 class CacheCreation(msgspec.Struct):

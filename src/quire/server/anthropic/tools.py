@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 
 from starlette.requests import Request
 
-from quire.server.anthropic import elsewhere
 from quire.server.anthropic.protocol import ToolChoiceParam
 from quire.server.errors import invalid
 from quire.server.http.body import read_part
@@ -19,7 +18,7 @@ from quire.server.openai.tool_types import (
     FunctionDefinition,
     ToolDefinition,
 )
-from quire.server.rules import Name, Rules, Strict
+from quire.server.rules import Name, Rules, Strict, ignored
 from quire.system.records import dataclass
 
 Choice = Literal["none", "auto", "required"]
@@ -81,7 +80,10 @@ class ToolParam(Strict):
     """Stream the input as the model writes it; else send it whole."""
     cache_control: Any = None
 
-    rules: ClassVar[Rules] = elsewhere.TOOL
+    rules: ClassVar[Rules] = {
+        "defer_loading": ignored("Every tool is shown to the model at once."),
+        "max_characters": ignored("The client cuts the output of its tools."),
+    }
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""ASGI middleware: path, request id, API key, last resort. None of them buffers."""
+"""ASGI middleware: path, request id, API key. None of them buffers."""
 
 from __future__ import annotations
 
@@ -74,10 +74,11 @@ def _first(path: str) -> str:
     return path.partition("/")[2].partition("/")[0]
 
 
-class RequestIdMiddleware:
+class RequestMiddleware:
     """Gives each response an `X-Request-Id`: the client's own, or a new one.
 
-    Anthropic's clients read it as `request-id`. The client's address is its place in queues.
+    Anthropic's clients read it as `request-id`. The client's address is its place in queues. A bug
+    becomes a bare 500, with a traceback in the log.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -93,7 +94,11 @@ class RequestIdMiddleware:
         scope["state"] = state
         CLIENT.set(str((scope.get("client") or ("",))[0]))
 
+        started = False
+
         async def send_with_id(message: Message) -> None:
+            nonlocal started
+            started = True
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = state["request_id"]
@@ -103,32 +108,14 @@ class RequestIdMiddleware:
 
         try:
             await self._app(scope, receive, send_with_id)
-        finally:
-            if "unique_id" in state:  # see `state.request_id`
-                self._ids.release(state["unique_id"])
-
-
-class LastResortMiddleware:
-    """Turns a bug into a bare 500, with a traceback in the log."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def watched_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            await self._app(scope, receive, watched_send)
         except Exception as error:
             log_unexpected(error)
             if started:
                 raise  # the server closes the connection: half an answer must not look whole
-            await error_response(error, scope)(scope, receive, send)
+            await error_response(error, scope)(scope, receive, send_with_id)
+        finally:
+            if "unique_id" in state:  # see `state.request_id`
+                self._ids.release(state["unique_id"])
 
 
 class ApiKeyMiddleware:

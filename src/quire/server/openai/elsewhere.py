@@ -19,7 +19,6 @@ _TEMPLATE_KWARGS = (
 _TEXT_ONLY = "The model writes text."
 _ONE_WAY = "The server reads all images in one way; --mm-processor-kwargs sets it."
 
-
 LABELS: Rules = {
     **each("user safety_identifier", ignored(_LABEL)),
     "prompt_cache_key": ignored(_CACHED),
@@ -162,12 +161,6 @@ CHAT: Rules = {
     "stream_reasoning": refused("Reasoning is streamed.", True),
 }
 
-STREAM_OPTIONS: Rules = {"include_obfuscation": ignored("Nothing is added to events.")}
-
-RESPONSE_FORMAT: Rules = {**each("grammar pattern", refused("Send structured_outputs instead."))}
-
-STRUCTURED_OUTPUTS: Rules = {"disable_fallback": ignored("There is one backend.")}
-
 _NOT_IN_PROMPT = "The chat template does not get it."
 _EMPTY_ONLY = "Only text reaches the prompt."
 
@@ -180,5 +173,3 @@ MESSAGE: Rules = {
     "thinking": instead("reasoning_content"),
     **each("prefix partial", instead("continue_final_message at the top of the body", False)),
 }
-
-CALL: Rules = {"index": ignored(_NOT_IN_PROMPT)}

@@ -53,7 +53,7 @@ from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.vectors import finished, written
 from quire.server.request_options import request_options
 from quire.server.rules import MAX_SEQUENCES
-from quire.server.state import MAX_NAME, ServerState, request_id, server_state
+from quire.server.state import MAX_NAME, request_id, server_state
 from quire.server.turns import in_turns
 from quire.system.records import dataclass
 
@@ -143,25 +143,31 @@ async def create_rerank(request: Request) -> Response:
     )
 
 
-@dataclass(slots=True)
-class PoolingCall(Generic[B]):
-    """One HTTP request in the engine; `field` is the name of its prompts."""
+@dataclass(slots=True, kw_only=True)
+class PoolingCall(Call, Generic[B]):
+    """One HTTP request in the engine."""
 
     request: Request
-    server: ServerState
     body: B
-    field: str
-    id: str
-    model: str
     prompt_tokens: int = 0
 
     @classmethod
-    async def of(cls, request: Request, kind: type[B], prefix: str, field: str) -> PoolingCall[B]:
+    async def of(
+        cls, request: Request, kind: type[B], prefix: str, prompt_field: str
+    ) -> PoolingCall[B]:
         server = server_state(request)
         body = await read_request(request, kind, mend_chat)
         model = server.served_name(body.model)
         server.live_engine()
-        return cls(request, server, body, field, f"{prefix}-{request_id(request)}", model)
+        return cls(
+            id=f"{prefix}-{request_id(request)}",
+            model=model,
+            server=server,
+            options=request_options(request, body),
+            prompt_field=prompt_field,
+            request=request,
+            body=body,
+        )
 
     async def prompts(self, body: OfInput) -> list[PoolingPrompt]:
         """Return the texts of `input`, or the rendered text or the image of `messages`.
@@ -178,7 +184,7 @@ class PoolingCall(Generic[B]):
             return _prompts(body.input)
         if body.input is not None:
             raise invalid("input and messages exclude each other.", "messages")
-        self.field = "messages"
+        self.prompt_field = "messages"
         chat = ChatRequest(
             messages=body.messages,
             add_generation_prompt=bool(body.add_generation_prompt),
@@ -227,36 +233,28 @@ class PoolingCall(Generic[B]):
         if len(prompts) > MAX_SEQUENCES:
             raise invalid(
                 f"There are {len(prompts)} prompts; one request may have {MAX_SEQUENCES}.",
-                self.field,
+                self.prompt_field,
             )
-        outputs = await while_connected(self._run(prompts, params), self.request.receive)
-        self.prompt_tokens = sum(len(output.prompt_token_ids) for output in outputs)
-        return await in_turns(finished(config, params, outputs))
 
-    async def _run(
-        self, prompts: Sequence[PoolingPrompt], params: PoolingParams
-    ) -> list[RequestOutput]:
-        if getattr(self.body, "add_special_tokens", None) is False:
-            prompts = await without_specials(prompts, self.server.engine)
-        self.server.check_queue()
-        call = Call(
-            id=self.id,
-            model=self.model,
-            server=self.server,
-            options=request_options(self.request, self.body),
-            prompt_field=self.field,
-        )
-        return await call.run(prompts, params)
+        async def outputs() -> list[RequestOutput]:
+            given = prompts
+            if getattr(self.body, "add_special_tokens", None) is False:
+                given = await without_specials(given, self.server.engine)
+            self.server.check_queue()
+            return await self.run(given, params)
+
+        found = await while_connected(outputs(), self.request.receive)
+        self.prompt_tokens = sum(len(output.prompt_token_ids) for output in found)
+        return await in_turns(finished(config, params, found))
 
     def usage(self) -> PoolingUsage:
         return PoolingUsage(self.prompt_tokens, self.prompt_tokens)
 
     def head(self) -> dict[str, Any]:
         """Return an answer's fields other than its data."""
-        now = int(time.time())
         return {
             "id": self.id,
-            "created": now,
+            "created": int(time.time()),
             "model": self.model,
             "usage": self.usage(),
             "warnings": notices_of(self.request),

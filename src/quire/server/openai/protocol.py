@@ -15,7 +15,7 @@ from msgspec import Meta
 from quire.core.sampling_params import RepetitionDetectionParams
 from quire.server.openai import elsewhere
 from quire.server.openai.tool_types import ChatTool, ChosenFunction, ChosenTool, FunctionDefinition
-from quire.server.rules import MAX_SEQUENCES, Messages, Rules, Strict, Tools, ignored
+from quire.server.rules import MAX_SEQUENCES, Messages, Rules, Strict, Tools, each, ignored, refused
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
@@ -34,7 +34,7 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool = False
     """vLLM's: each chunk reports the usage so far, not only the last chunk."""
 
-    rules: ClassVar[Rules] = elsewhere.STREAM_OPTIONS
+    rules: ClassVar[Rules] = {"include_obfuscation": ignored("Nothing is added to events.")}
 
 
 class JsonSchema(Strict):
@@ -57,7 +57,7 @@ class ResponseFormat(Strict):
     format: dict[str, Any] | None = None
     """vLLM's structural tags, in the older and the newer form; see `text.tag_formats`."""
 
-    rules: ClassVar[Rules] = elsewhere.RESPONSE_FORMAT
+    rules: ClassVar[Rules] = each("grammar pattern", refused("Send structured_outputs instead."))
 
 
 class StructuredOutputs(Strict):
@@ -73,7 +73,7 @@ class StructuredOutputs(Strict):
     whitespace_pattern: str | None = None
     disable_additional_properties: bool = True
 
-    rules: ClassVar[Rules] = elsewhere.STRUCTURED_OUTPUTS
+    rules: ClassVar[Rules] = {"disable_fallback": ignored("There is one backend.")}
 
 
 class TextRequest(Strict):
@@ -230,7 +230,7 @@ class CalledTool(Strict, kw_only=True):
     function: CalledFunction
     type: Literal["function"] = "function"
 
-    rules: ClassVar[Rules] = elsewhere.CALL
+    rules: ClassVar[Rules] = {"index": ignored("The chat template does not get it.")}
 
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
