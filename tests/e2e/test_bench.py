@@ -100,7 +100,8 @@ def test_benches_of_many_rows(
 ) -> None:
     argv, keys = MANY_ROWS[name]
     file = tmp_path / "rows.jsonl"
-    assert main(["bench", name, *argv, "--json", str(file)]) == 0
+    assert main(["bench", name, *argv, "--json", str(file), "--plot-dir", str(tmp_path)]) == 0
+    assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     assert capsys.readouterr().out.startswith(f"bench {name} ({len(rows)} row")
     for row in rows:
@@ -125,11 +126,10 @@ def test_bench(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     argv, keys = CASES[name]
     file = tmp_path / "row.json"
     command = ["bench", name, *argv, "--repetitions", "1", "--seed", "3", "--json", str(file)]
-    plots = ["--plot-dir", str(tmp_path)] if name == "serve" else []
-    assert main([*command, *plots]) == 0
+    assert main([*command, "--plot-dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out.startswith(f"bench {name} (1 repetition)\n")
-    for picture in ["itl.png"] if plots else []:
-        assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+    picture = "itl.png" if name == "serve" else f"{name}.png"
+    assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     row = json.loads(file.read_text())
     assert keys <= set(row)
     assert row["min"] == row["max"]

@@ -143,7 +143,7 @@ ENDPOINTS = [
 ]
 MEASURES = [
     Task(
-        "quire bench latency --output-len 8 --repetitions 1",
+        "quire bench latency --output-len 8 --repetitions 1 --plot-dir plots",
         r"^bench latency \(1 repetition\)",
         lines=1,
     ),

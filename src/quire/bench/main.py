@@ -59,6 +59,9 @@ _DEFAULTS = {
     "compare": {"model": "opt-125m", "dtype": "bfloat16"},
 }
 """Defaults of engine flags that differ in a benchmark."""
+_SERVE_PICTURES = (
+    "a histogram of ITL and a timeline of the requests; for several rates, throughput and latency"
+)
 _MANY_ENGINES = {"kernels", "quality"}
 """Benchmarks with their own flags instead of the engine's."""
 
@@ -77,6 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             results("--repetitions", 9 if name == "kernels" else 3, text, "--num-iters")
         text = "write the rows there; append to a .jsonl file"
         results("--json", None, text, "--output-json", type=Path)
+        drawn = _SERVE_PICTURES if name == "serve" else "each number, one bar per row"
+        text = f"draw PNGs there: {drawn}; needs matplotlib"
+        results("--plot-dir", None, text, type=Path, metavar="DIR")
         results("--note", None, "text to store in the row", metavar="TEXT")
         if name not in _MANY_ENGINES:
             add_engine_flags(bench, _DEFAULTS.get(name))
@@ -91,8 +97,11 @@ def run(args: argparse.Namespace) -> int:
     if args.bench is None:
         raise ConfigError(f"Name a benchmark: {', '.join(BENCHMARKS)}.", param="bench")
     from quire.bench.machine import circumstances
+    from quire.bench.results import overview, plots
     from quire.bench.results.report import print_grid, print_table, write_json
 
+    if args.plot_dir is not None:
+        plots.check(args.plot_dir)
     with cleaning_up_when_terminated():
         bench = import_module(f"quire.bench.{BENCHMARKS[args.bench][0]}")
         result = bench.run(args)
@@ -109,6 +118,8 @@ def run(args: argparse.Namespace) -> int:
         print_table(f"bench {args.bench}", rows[0], sys.stdout)
     if args.json is not None:
         write_json(args.json, rows if many else rows[0])
+    if args.plot_dir is not None and args.bench != "serve":  # serve draws its own
+        overview.draw(args.plot_dir, args.bench, rows)
     return 1 if any(row.get("max", {}).get("errors") for row in rows) else 0
 
 

@@ -103,6 +103,14 @@ def test_sonnets_begin_alike() -> None:
         asks("--dataset-name", "sonnet", "--input-len", "100")
 
 
+def test_word_problems_are_filled_in() -> None:
+    found = asks("--dataset-name", "gsm8k", "--num-prompts", "100")
+    texts = [str(ask.prompt) for ask in found]
+    assert len(set(texts)) == 100
+    assert not any("{" in text for text in texts)
+    assert all(text.startswith("Question: ") and "?" in text for text in texts)
+
+
 def test_files_bring_prompts_and_lengths(files: dict[str, str]) -> None:
     chats = asks("--dataset-name", "sharegpt", "--dataset-path", files["sharegpt"])
     assert {(ask.prompt, ask.output_len) for ask in chats} == {("Why?", 10)}
@@ -144,8 +152,8 @@ def test_tokens_of_a_trace_are_sent_as_they_are(tmp_path: Path) -> None:
     [
         (("--num-prefixes", "3"), "--num-prefixes has no effect with --dataset-name random"),
         (
-            ("--dataset-name", "sonnet", "--num-turns", "3"),
-            "This data set has --num-prompts, --input-len",
+            ("--dataset-name", "gsm8k", "--input-len", "3"),
+            "This data set has --num-prompts, --output-len",
         ),
         (("--dataset-name", "custom"), "needs --dataset-path"),
         (("--dataset-name", "sonnet", "--prompts", "tokens"), "which needs texts"),

@@ -27,6 +27,10 @@ from quire.text.files import read_text
 from quire.text.trace import read_lines
 
 _TEXTS = Path(__file__).with_name("texts")
+_NAMES = (
+    *("Ada", "Bela", "Chidi", "Dunja", "Emre", "Farah"),
+    *("Goran", "Hana", "Imani", "Jonas", "Keiko", "Lucia"),
+)
 CHARACTERS = 4
 """Approximate characters per token of English."""
 
@@ -179,6 +183,20 @@ def _sonnet(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
     ]
 
 
+def _gsm8k(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
+    """Return word problems of a few sentences with random names and numbers."""
+    problems = (_TEXTS / "word_problems.txt").read_text(encoding="utf-8").splitlines()
+    rng = np.random.default_rng(seed)
+    asks = []
+    for index in _picks(len(problems), args.num_prompts, seed):
+        numbers = [int(rng.integers(low, 4 * low)) for low in (3, 12, 2, 60)]
+        values = dict(zip("abcd", numbers, strict=True))
+        name = _NAMES[int(rng.integers(len(_NAMES)))]
+        question = problems[index].format(name=name, **values)
+        asks.append(Ask(f"Question: {question}\nAnswer, step by step:", args.output_len))
+    return asks
+
+
 def _sharegpt(args: argparse.Namespace, seed: list[int]) -> list[Ask]:
     """Return the first question of each conversation, with its answer's length as output length."""
     try:
@@ -324,6 +342,7 @@ DATASETS: dict[str, Dataset] = {
         {"num_prompts": 32, "input_len": 550, "output_len": 150, "prefix_len": 200},
         text=True,
     ),
+    "gsm8k": Dataset(_gsm8k, {"num_prompts": 32, "output_len": 128}, text=True),
     "sharegpt": Dataset(_sharegpt, _FILE, _PATH, text=True, fixed=True),
     "custom": Dataset(_custom, _FILE, _PATH, text=True, fixed=True),
     "trace": Dataset(_trace, {"num_prompts": None}, _PATH, fixed=True),

@@ -52,10 +52,6 @@ def run(args: argparse.Namespace) -> Row | list[Row]:
     Returns:
         a row; with `--request-rates` one row per rate.
     """
-    if args.plot_dir is not None:
-        from quire.bench.results import plots
-
-        plots.check(args.plot_dir)
     args = vllm_flags.applied(args)
     if args.base_url:
         _check_flags(args)

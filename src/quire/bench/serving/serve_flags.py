@@ -38,7 +38,8 @@ def _add_dataset(add: Flags) -> None:
         "random",
         f"the prompts: {', '.join(DATASETS)}. prefix_repetition (or prefix-shared): prompts with "
         "one of --num-prefixes; multi-turn: conversations with the model's own answers; sonnet: "
-        "verse with a shared prefix (written for Quire); sharegpt, custom, trace: a file",
+        "verse with a shared prefix; gsm8k: word problems (both written for Quire, similar to "
+        "those data sets); sharegpt, custom, trace: a file",
         type=_dataset,
         metavar="NAME",
     )
@@ -81,7 +82,7 @@ _COUNTS = (
     ),
     (
         "--output-len",
-        "tokens of an answer (default: 64; sonnet 150; files their own)",
+        "tokens of an answer (default: 64; sonnet 150, gsm8k 128; files their own)",
         " ".join(
             f"--{name}-output-len"
             for name in ("random", "sonnet", "prefix-repetition", "sharegpt", "custom")
@@ -147,14 +148,6 @@ def add_results(add: Flags) -> None:
     add("--percentile-metrics", METRICS, text, type=_metrics, metavar="NAMES")
     text = f"which percentiles (default: {','.join(f'{p:g}' for p in PERCENTILES)})"
     add("--metric-percentiles", PERCENTILES, text, type=_percentiles, metavar="P,…")
-    add(
-        "--plot-dir",
-        None,
-        "draw PNGs there: a histogram of ITL and a timeline of the requests; for several rates, "
-        "throughput and latency; needs matplotlib",
-        type=Path,
-        metavar="DIR",
-    )
     vllm_flags.add_results(add)
 
 
