@@ -99,6 +99,11 @@ def test_a_rewritten_schema_means_the_same(
         ({"dependencies": 3}, "dependencies"),
         ({"$ref": "#/nowhere/at/all"}, "nowhere"),
         ({**OBJECT, "properties": {f"p{i}": {} for i in range(30)}, "minProperties": 9}, "maxProp"),
+        (
+            {"type": "string", "pattern": r"^$|(^(?:\S+\s+){0,99}\S+$)", "minLength": 1,
+             "maxLength": 5000},
+            "too much to follow",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_followed_is_refused_by_its_keyword(
