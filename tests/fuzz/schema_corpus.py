@@ -21,7 +21,7 @@ from typing import Any
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
-from quire.text.json_types import at_pointer
+from quire.text.json_schema.scope import at_pointer
 from quire.text.tokenizers.vocabulary import byte_tokenizer
 
 TOKENIZER = byte_tokenizer()

@@ -10,7 +10,7 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.named_fields import Elsewhere, NamedFields, check_types
 from quire.core.pooling_params import check_truncation
-from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks
+from quire.core.structured_outputs import StructuredOutputsParams, ThinkingMarks, WrittenStructure
 
 MAX_N = 128
 MAX_LOGPROBS = 20
@@ -161,7 +161,7 @@ class SamplingParams(msgspec.Struct, metaclass=NamedFields, kw_only=True, omit_d
     thinking_marks: ThinkingMarks | None = None
     """The texts around the reasoning; `thinking_token_budget` needs them. The server takes them
     from its reasoning parser."""
-    written_structure: str | None = None
+    written_structure: WrittenStructure | None = None
     """`structured_outputs` as a grammar worker wrote it. Only the input processor sets it."""
     detokenize: bool = True
     skip_special_tokens: bool = True

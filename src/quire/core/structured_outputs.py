@@ -96,6 +96,18 @@ class StructuredOutputsParams(msgspec.Struct, kw_only=True, omit_defaults=True, 
         return self.given[0]
 
 
+class WrittenStructure(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """A structure's grammars for llguidance: JSON documents with commas between them.
+
+    Attributes:
+        plain: the same without exponents in numbers, as a fallback if `grammars` is too large;
+            None if it is equal.
+    """
+
+    grammars: str
+    plain: str | None = None
+
+
 def _error(text: str) -> InvalidRequestError:
     return InvalidRequestError(text, param="structured_outputs")
 

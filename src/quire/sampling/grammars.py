@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from quire.core.errors import InvalidRequestError
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.sampling.masks import TokenRow
 from quire.sampling.thinking import ThinkingLimit
 from quire.system.native_marks import Mark, make_marks
@@ -82,7 +82,7 @@ class Grammars:
         self,
         params: StructuredOutputsParams,
         eos_token_ids: tuple[int, ...],
-        written: str | None = None,
+        written: WrittenStructure | None = None,
     ) -> Future[Compiled]:
         """Return a future of the compiled grammar. It raises `InvalidRequestError` for a bad one.
 
@@ -120,7 +120,7 @@ class Grammars:
         self,
         params: StructuredOutputsParams,
         eos_token_ids: tuple[int, ...],
-        written: str | None,
+        written: WrittenStructure | None,
     ) -> Compiled:
         from quire.text.grammar import new_matcher
 

@@ -19,7 +19,7 @@ from quire.text.guard import any_of
 Specials = Mapping[str, int]
 """Control tokens: text → id."""
 Grammar = dict[str, Any]
-"""A grammar of llguidance without its name."""
+"""A grammar of llguidance without its name; it refers to its `parts` by `@leaf_0` …"""
 
 # Forced text is not computed ahead. That would make masks slower for longer texts, and would force
 # one tokenization, which may not be the model's own.
@@ -60,22 +60,29 @@ class StructuralTag(msgspec.Struct, forbid_unknown_fields=True):
         return next((t for t in self.triggers if tagged.begin.startswith(t)), None)
 
 
+def whole(structure: Grammar) -> list[Grammar]:
+    """Return a grammar whose whole text is the structure."""
+    return _named("structure", structure)
+
+
 def composed(lark: str, grammars: Mapping[str, Grammar]) -> list[Grammar]:
-    """Return the grammars of a Lark grammar that refers to others by `@name`."""
+    """Return the same for a Lark grammar that refers to others by `@name`."""
     inner = {"structure": {"lark_grammar": _OPTIONS + lark}, **grammars}
-    return [{**grammar, "name": name} for name, grammar in inner.items()]
+    return [each for name, grammar in inner.items() for each in _named(name, grammar)]
 
 
-def alone(tag: StructuralTag, specials: Specials) -> tuple[str, dict[str, Any]]:
-    """Return the Lark grammar of tags without free text, or of JSON instead; and the schemas that
-    it refers to."""
-    schemas = {f"tag_{index}": each.schema for index, each in enumerate(tag.structures)}
+def alone(tag: StructuralTag, grammars: Mapping[str, Grammar], specials: Specials) -> list[Grammar]:
+    """Return tags without free text, or JSON instead.
+
+    Args:
+        grammars: `otherwise`, and `tag_N` of each structure.
+    """
     bodies = [
-        " ".join([*pieces(each.begin, specials), f"@{name}", *pieces(each.end, specials)])
-        for name, each in zip(schemas, tag.structures, strict=True)
+        " ".join([*pieces(each.begin, specials), f"@tag_{index}", *pieces(each.end, specials)])
+        for index, each in enumerate(tag.structures)
     ]
-    lark = f"start: @otherwise | (GAP? ({' | '.join(bodies)}))+ GAP?\n{_TERMINALS}"
-    return lark, {**schemas, "otherwise": tag.otherwise}
+    body = f"start: @otherwise | (GAP? ({' | '.join(bodies)}))+ GAP?\n{_TERMINALS}"
+    return composed(body, grammars)
 
 
 def placed(grammars: str, reasoning: ReasoningMarks | None, specials: Specials) -> str:
@@ -135,6 +142,15 @@ def array(item: str, least: int, most: int | None) -> str:
         return '"[" "]"'
     inner = f'{item} ("," {item}){{{max(least - 1, 0)},{"" if most is None else most - 1}}}'
     return f'"[" {inner} "]"' if least else f'"[" ({inner})? "]"'
+
+
+def _named(name: str, grammar: Grammar) -> list[Grammar]:
+    """Return a grammar and its parts, with names that begin with its own."""
+    if "parts" not in grammar:
+        return [{**grammar, "name": name}]
+    lark = re.sub(r"@(leaf_\d+)", rf"@{name}_\1", grammar["lark_grammar"])
+    parts = [{**part, "name": f"{name}_{own}"} for own, part in grammar["parts"].items()]
+    return [{"name": name, "lark_grammar": lark}, *parts]
 
 
 def slashes(pattern: str) -> str:

@@ -15,9 +15,10 @@ import json
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.text.composition import Specials, placed
-from quire.text.grammar_writer import write_grammars
+from quire.text.grammar_writer import GrammarWriter
 from quire.text.json_types import objects
 from quire.text.structures import refused
 
@@ -29,7 +30,7 @@ def new_matcher(
     tokenizer: LLTokenizer,
     params: StructuredOutputsParams,
     specials: Specials | None = None,
-    written: str | None = None,
+    written: WrittenStructure | None = None,
 ) -> LLMatcher:
     """Return a matcher at the beginning of the text, after a check of its first mask.
 
@@ -43,21 +44,43 @@ def new_matcher(
         InvalidRequestError: the grammar is not supported; names the keyword or the position.
     """
     specials = specials or {}
-    grammars = write_grammars(params, specials) if written is None else written
-    grammar = placed(grammars, params.reasoning, specials)
-    return _matcher(tokenizer, grammar, params, probed=written is None)
+    probed = written is None
+    written = written or GrammarWriter(params).write(specials)
+    return _first_good(tokenizer, written, params, specials, probed=probed)
 
 
 def checked(
     tokenizer: LLTokenizer, params: StructuredOutputsParams, specials: Specials, others: Specials
-) -> str:
-    """Check a structure with one vocabulary's control tokens; return its grammars for `others`.
+) -> WrittenStructure:
+    """Check a structure with one vocabulary's control tokens; return it written for `others`.
 
     Raises:
         InvalidRequestError: as for `new_matcher`.
     """
-    new_matcher(tokenizer, params, specials)
-    return write_grammars(params, others)
+    writer = GrammarWriter(params)
+    _first_good(tokenizer, writer.write(specials), params, specials, probed=True)
+    return writer.write(others)
+
+
+def _first_good(
+    tokenizer: LLTokenizer,
+    written: WrittenStructure,
+    params: StructuredOutputsParams,
+    specials: Specials,
+    *,
+    probed: bool,
+) -> LLMatcher:
+    """Return a matcher of the grammars, or of the plain ones if these cannot be served."""
+
+    def matcher(grammars: str) -> LLMatcher:
+        return _matcher(tokenizer, placed(grammars, params.reasoning, specials), params, probed)
+
+    try:
+        return matcher(written.grammars)
+    except InvalidRequestError:
+        if written.plain is None:
+            raise
+        return matcher(written.plain)
 
 
 def _matcher(

@@ -13,6 +13,8 @@ CHECKED_KEPT = 1024
 """Grammars that were found to be good and need not be checked again."""
 MAX_WRITTEN_BYTES = 4 * 2**20
 """Of the grammars of one structure."""
+REFUSED = "refused: "
+"""Prefix of an invalid type that carries the reason through llguidance."""
 
 
 def grammar_key(params: StructuredOutputsParams) -> bytes:
@@ -33,6 +35,10 @@ def refused(reason: str, params: StructuredOutputsParams) -> InvalidRequestError
         reason = "the grammar is too large"
     if "NoExtensionBias" in reason:
         reason = "no token of the model's vocabulary can go on with the text"
+    if "coerce_one_of" in reason:
+        reason = "oneOf: its branches overlap, and no value is known to be in one alone"
+    if REFUSED in reason:
+        reason = reason.partition(REFUSED)[2].partition("\n")[0]
     reason = reason.split("<backtrace>")[0].replace("<non-verbose/>", "").strip().rstrip(".")
     return InvalidRequestError(
         f"{what} cannot be served: {reason}.", param=params.field or "structured_outputs"

@@ -10,7 +10,7 @@ from quire.core.config import EngineConfig, SchedulerConfig
 from quire.core.messages import Ready, StepOutputs
 from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestOutput
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.frontend.input.input_processor import InputProcessor, ProcessedRequest
 from quire.frontend.output.output_processor import OutputProcessor, ProcessedStep
 from quire.frontend.output.tracing import RequestTracer
@@ -100,6 +100,6 @@ def input_processor(num_blocks: int = NUM_BLOCKS, **generation_config: Any) -> I
     return InputProcessor(resolved(**generation_config), ByteTokenizer(), ready(num_blocks))
 
 
-def check_structure(wanted: StructuredOutputsParams) -> str:
+def check_structure(wanted: StructuredOutputsParams) -> WrittenStructure:
     """Here, where `Structures` asks another process."""
     return checked(byte_tokenizer(), wanted, {}, {})

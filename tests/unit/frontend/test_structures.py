@@ -17,6 +17,7 @@ from quire.core.errors import EngineDeadError, InvalidRequestError, StructureUna
 from quire.core.structured_outputs import (
     ReasoningMarks,
     StructuredOutputsParams,
+    WrittenStructure,
 )
 from quire.frontend.workers import grammar_pool, structures
 from quire.frontend.workers import pool as workers
@@ -25,7 +26,7 @@ from quire.frontend.workers.grammar_pool import GrammarPool
 from quire.frontend.workers.grammar_worker import _checks
 from quire.frontend.workers.structures import Structures
 from quire.text.grammar import new_matcher
-from quire.text.grammar_writer import write_grammars
+from quire.text.grammar_writer import GrammarWriter
 from quire.text.structures import structure_key
 from quire.text.tokenizers.vocabulary import FIRST_SPECIAL, byte_tokenizer
 from tests.unit.frontend.test_core_client import gone, until
@@ -111,8 +112,8 @@ def test_marks_that_are_control_tokens_are_checked_as_such(specials: dict[str, i
     allowed = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
     assert allowed[FIRST_SPECIAL : FIRST_SPECIAL + 2].tolist() == ([1, 0] if specials else [0, 0])
     written = _checks(Setup(specials))(params)
-    assert written == write_grammars(params, specials)
-    assert ("<[7]>" in (written or "")) == bool(specials)
+    assert written == GrammarWriter(params).write(specials)
+    assert ("<[7]>" in written.grammars) == bool(specials)
 
 
 async def test_what_is_written_for_the_core_is_remembered() -> None:
@@ -120,7 +121,8 @@ async def test_what_is_written_for_the_core_is_remembered() -> None:
     checked = Structures(GrammarPool())
     try:
         written = await checked.check(params)
-        assert written == write_grammars(params, {})
+        assert written == GrammarWriter(params).write({})
+        assert written.plain is not None
         checked._pool.shutdown()
         assert await checked.check(params) == written
     finally:
@@ -131,7 +133,7 @@ def test_the_oldest_grammars_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structures, "KEPT_BYTES", 25)
     known = structures.KnownStructures()
     for name in "abca":
-        known.learn_good(asked(name), Checked(written="x" * 10))
+        known.learn_good(asked(name), Checked(written=WrittenStructure("x" * 6, "y" * 4)))
     assert [known.good(asked(name)) is not None for name in "abc"] == [True, False, True]
     assert known._good_bytes == 20
 

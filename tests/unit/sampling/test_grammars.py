@@ -16,6 +16,7 @@ from quire.core.structured_outputs import (
     ReasoningMarks,
     StructuredOutputsParams,
     ThinkingMarks,
+    WrittenStructure,
 )
 from quire.ops.interface import Ops
 from quire.sampling import grammars as grammars_module
@@ -24,7 +25,7 @@ from quire.sampling.sampler import Sampler, SamplingBatch
 from quire.sampling.state import SamplingState
 from quire.system.native_marks import make_file, read_notes
 from quire.text.grammar import new_matcher
-from quire.text.grammar_writer import write_grammars
+from quire.text.grammar_writer import GrammarWriter
 from quire.text.tokenizers.dummy import DummyTokenizer
 
 EOS = 300
@@ -396,10 +397,21 @@ def test_what_is_being_compiled_is_noted(tmp_path: Path, monkeypatch: pytest.Mon
 def test_what_a_worker_has_written_is_only_compiled(
     grammars: Grammars, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = write_grammars(StructuredOutputsParams(json=SCHEMA), {})
+    written = GrammarWriter(StructuredOutputsParams(json=SCHEMA)).write({})
     expected = allowed(MaskFiller(grammars), state('{"a":'))
-    monkeypatch.delattr("quire.text.grammar.write_grammars")
+    monkeypatch.delattr("quire.text.grammar.GrammarWriter")
     monkeypatch.delattr("quire.text.grammar.demanding_strings")
     other = Grammars(lambda: DummyTokenizer(VOCAB), VOCAB)
     row = state('{"a":', written_structure=written)
     assert allowed(MaskFiller(other), row) == expected
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_grammar_that_is_too_much_is_compiled_without_exponents(
+    grammars: Grammars, plain: bool
+) -> None:
+    wanted = StructuredOutputsParams(json=SCHEMA)
+    good = GrammarWriter(wanted).write({}).grammars
+    bad = '{"name": "structure", "lark_grammar": "start: nothing"}'
+    compiled = grammars.prepare(wanted, (EOS,), WrittenStructure(bad, good if plain else None))
+    assert (compiled.exception() is None) == plain

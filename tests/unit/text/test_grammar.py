@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
-from quire.text.grammar_writer import MAX_GRAMMAR_BYTES
-from quire.text.json_schema.keywords import MAX_DEPTH
+from quire.text.grammar_writer import MAX_DEPTH, MAX_GRAMMAR_BYTES
 from quire.text.structures import refused
 from quire.text.tokenizers.vocabulary import byte_tokenizer
 from tests.examples import examples

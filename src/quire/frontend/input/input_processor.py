@@ -15,7 +15,7 @@ from quire.core.model_config import ModelConfig
 from quire.core.options import NO_INPUTS, RequestInputs, RequestOptions
 from quire.core.request import EMBEDDED, pack_tokens
 from quire.core.sampling_params import SamplingParams
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.frontend.images.prompts import check_unpictured
 from quire.frontend.input.options import check_options, without_surplus
 from quire.frontend.input.params import (
@@ -114,7 +114,7 @@ class InputProcessor:
         arrival_time: float,
         inputs: RequestInputs = NO_INPUTS,
         bad_words: list[list[int]] | None = None,
-        written: str | None = None,
+        written: WrittenStructure | None = None,
         drawn: int | None = None,
     ) -> ProcessedRequest:
         """Tokenize, validate and return one message per sequence of `params.n`.
@@ -155,7 +155,7 @@ class InputProcessor:
         arrival_time: float,
         inputs: RequestInputs,
         bad_words: list[list[int]] | None = None,
-        written: str | None = None,
+        written: WrittenStructure | None = None,
         drawn: int | None = None,
     ) -> ProcessedRequest:
         """Do what `process` does, for a prompt that is checked and tokenized.

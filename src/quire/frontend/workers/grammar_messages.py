@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from quire.core.errors import InvalidRequestError
+from quire.core.structured_outputs import WrittenStructure
 
 READY = "ready"
 CPU_SECONDS = 5.0
@@ -28,12 +29,13 @@ class Checked(msgspec.Struct):
     error_param: str | None = None
     unexpected: bool = False
     """The error is not the structure's fault."""
-    written: str | None = None
+    written: WrittenStructure | None = None
     """The valid structure as the engine core needs it; writing it there would delay its steps."""
 
     @property
     def num_bytes(self) -> int:
-        return len(self.written or "")
+        written = self.written
+        return 0 if written is None else len(written.grammars) + len(written.plain or "")
 
     @property
     def fault(self) -> Exception | None:

@@ -20,7 +20,7 @@ import msgspec
 
 from quire.core.errors import InvalidRequestError
 from quire.core.log import setup_logging
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.frontend.workers import grammar_messages as messages
 from quire.frontend.workers.pipe import answer_all, frame, read_frame
 from quire.system.limits import bound, confine
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 STACK_BYTES = 4 * 2**20
 """Half the stack of the engine core's threads, so that a valid structure fits there."""
 
-Check = Callable[[StructuredOutputsParams], str | None]
+Check = Callable[[StructuredOutputsParams], WrittenStructure | None]
 """Returns the structure written for the engine core; raises `InvalidRequestError` if it cannot be
 served."""
 

@@ -15,7 +15,7 @@ from collections.abc import Collection
 from functools import partial
 
 from quire.core.errors import InvalidRequestError, QuireError, StructureUnavailableError
-from quire.core.structured_outputs import StructuredOutputsParams
+from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.frontend.workers.grammar_messages import Checked
 from quire.frontend.workers.grammar_pool import DeadlyStructureError, GrammarPool
 from quire.text.structures import CHECKED_KEPT, grammar_key, refused, structure_key
@@ -31,7 +31,7 @@ KEPT_BYTES = 64 * 2**20
 DEADLY_KEPT = 1024
 """Most remembered structures that ended a process; they are refused at once."""
 _ENDED_CORE = "following it has ended the engine core"
-_Task = asyncio.Task[str | None]
+_Task = asyncio.Task[WrittenStructure | None]
 
 
 class KnownStructures:
@@ -88,7 +88,7 @@ class Structures:
         self._num_waiting: Counter[_Task] = Counter()
         self._deaths: deque[float] = deque(maxlen=MOST_DEATHS)
 
-    async def check(self, wanted: StructuredOutputsParams) -> str | None:
+    async def check(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
         """Check a structure; return it as the engine core compiles it.
 
         Concurrent calls for equal structures share one check, until the last caller is cancelled.
@@ -154,7 +154,7 @@ class Structures:
     def shutdown(self) -> None:
         self._pool.shutdown()
 
-    async def _check(self, wanted: StructuredOutputsParams) -> str | None:
+    async def _check(self, wanted: StructuredOutputsParams) -> WrittenStructure | None:
         try:
             checked = await self._pool.check(wanted)
         except DeadlyStructureError as error:

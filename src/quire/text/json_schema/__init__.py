@@ -1,25 +1,8 @@
-"""Prepare JSON schemas for llguidance, which reads most keywords itself."""
+"""Rewrite JSON schemas into the keywords that llguidance supports."""
 
-from __future__ import annotations
+from quire.text.json_schema.closing import closed, with_marks
+from quire.text.json_schema.rewrite import rewritten
+from quire.text.json_schema.scope import SchemaError
+from quire.text.json_schema.skeleton import with_exponents
 
-from typing import Any
-
-from quire.text.json_schema.closing import closed
-from quire.text.json_schema.keywords import SchemaError, check_schema, simplified
-
-__all__ = ["SchemaError", "check_schema", "prepared"]
-
-
-def prepared(schema: dict[str, Any], *, close: bool) -> Any:
-    """Return a schema that llguidance follows exactly, or refuses by its keyword.
-
-    Args:
-        close: objects that name their properties have no others.
-
-    Raises:
-        SchemaError: llguidance would follow it incorrectly or without end.
-    """
-    check_schema(schema)
-    if close:
-        schema = closed(schema)
-    return simplified(schema, schema)
+__all__ = ["SchemaError", "closed", "rewritten", "with_exponents", "with_marks"]

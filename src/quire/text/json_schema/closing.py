@@ -3,251 +3,316 @@
 JSON Schema allows further properties unless it forbids them. Models write them, and callers do not
 expect them. So each object is treated as if it had `unevaluatedProperties: false`.
 
-Several schemas may describe one object: those of `allOf`, `$ref`, `anyOf` and `oneOf`. The object
-is closed to the names of all of them together. So a schema has a place, where it describes a value
-alone, or it is a part of such a schema. Only places are closed. A definition is a place; parts
-refer to an open copy of it.
+Several schemas may describe one object: those within `allOf`, `$ref`, `then` and so on. So
+`with_marks` marks each object of the original schema with its allowed names, under `MARK`. The
+rewrites ignore the marks, so `not` and `oneOf` exclude the same values as before. `closed` then
+writes the marks as `additionalProperties: false`.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
 from quire.system.records import dataclass
-from quire.text.json_schema.keywords import SchemaError, mapped
-from quire.text.json_types import at_pointer, objects
+from quire.text.json_schema import scope
 
 MAX_WORK = 60_000
 """Most names to collect for one schema."""
-MAX_LEVELS = 110
-"""Most schemas from one to the next that describes the same object."""
 _UNIONS = ("anyOf", "oneOf")
-_PARTS = ("allOf", *_UNIONS)
-_NAMES = ("properties", "patternProperties")
-_OPENING = ("additionalProperties", "unevaluatedProperties")
-_OF_OBJECTS = frozenset([*_NAMES, *_UNIONS, "additionalProperties", "allOf", "$ref"])
+_MAPS = ("properties", "patternProperties")
+_ONES = ("additionalProperties", "additionalItems", "items")
+_OF_OBJECTS = frozenset(
+    [*_MAPS, *_UNIONS, "additionalProperties", "allOf", "dependencies", "dependentSchemas", "if",
+     "then", "else", "$ref"]
+)  # fmt: skip
 """Keywords of schemas that may restrict properties."""
-_DEFINITION = re.compile(r"#|#/(definitions|\$defs)/[^/]+")
+_PLAIN_REFERENCE = re.compile(r"#|#/(definitions|\$defs)/[^/]+")
 
 
 @dataclass
-class Names:
+class Said:
     """The properties of one object, by some of its schemas.
 
     Attributes:
-        names, patterns: number of schemas of each that may describe an object.
+        names: name → its schemas.
+        patterns: pattern → its schemas.
         closes: a schema has `properties` or `patternProperties`, perhaps empty.
         opened: a schema allows other names, or restricts their values.
     """
 
-    names: Counter[str] = field(default_factory=Counter)
-    patterns: Counter[str] = field(default_factory=Counter)
+    names: dict[str, list[Any]] = field(default_factory=dict)
+    patterns: dict[str, list[Any]] = field(default_factory=dict)
     closes: bool = False
     opened: bool = False
 
-    def add(self, other: Names) -> None:
-        self.names.update(other.names)
-        self.patterns.update(other.patterns)
+    def add(self, other: Said) -> None:
+        for mine, more in ((self.names, other.names), (self.patterns, other.patterns)):
+            for name, schemas in more.items():
+                mine.setdefault(name, []).extend(schemas)
         self.closes |= other.closes
         self.opened |= other.opened
 
     def __bool__(self) -> bool:
         return bool(self.names or self.patterns or self.closes or self.opened)
 
-    def adds_to(self, other: Names) -> bool:
-        """Return whether it has names that the other lacks, or opens or closes the object."""
-        more = self.names.keys() - other.names.keys() or self.patterns.keys() - other.patterns
-        return bool(more) or self.opened or (self.closes and not other.closes)
 
-
-def closed(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema with `additionalProperties: false` at each object to close.
+def with_marks(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema with a mark at each object to close.
 
     Raises:
-        SchemaError: too many schemas describe the same objects, or references lead in circles.
+        SchemaError: too many schemas describe the same objects.
     """
-    return _Closing(schema).whole()
+    return _Marking(schema).whole()
 
 
-class _Closing:
-    """One walk over a schema, object by object."""
+def closed(schema: Any, *, keep: bool = True) -> Any:
+    """Return the schema with its marks written as `additionalProperties`.
 
-    def __init__(self, root: dict[str, Any]) -> None:
-        self._root = root
-        ids = [each.get("$id") for each in objects([*root.values()])]
-        self._opaque = any(isinstance(each, str) and not each.startswith("#") for each in ids)
-        self._work, self._level = MAX_WORK, 0
-        self._found: dict[int, Names] = {}  # by the schema's id()
-        self._copies: dict[tuple[str, bool], str] = {}
-        self._missing: list[tuple[str, bool]] = []
-
-    def whole(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._place(self._root)
-        copies: dict[str, Any] = {}
-        while self._missing:
-            reference, is_part = key = self._missing.pop()
-            target = self._target(reference)
-            copies[self._copies[key]] = self._part(target) if is_part else self._place(target)
-        return {**found, "$defs": {**_dict(found.get("$defs")), **copies}} if copies else found
-
-    def _place(self, schema: Any, others: Names | None = None) -> Any:
-        """Return the schema of a value, closed.
-
-        Args:
-            others: properties of the same value by other schemas.
-        """
-        if not isinstance(schema, dict):
-            return schema
-        self._pay(1)
-        others = others or Names()
-        words = schema.keys() & _OF_OBJECTS
-        if not others and words <= {"$ref"}:
-            found = self._within(schema, others)
-            reference = str(schema.get("$ref"))
-            is_placed = _DEFINITION.fullmatch(reference)
-            return found if is_placed else self._with_copy(found, reference, is_part=False)
-        if words == {"allOf"} and len(_list(schema["allOf"])) == 1:
-            inside = self._within({**schema, "allOf": []}, others)
-            return {**inside, "allOf": [self._place(schema["allOf"][0], others)]}
-        outside, whole = self._outside_of_unions(schema), Names()
-        self._add(outside, others)
-        self._add(whole, self._of(schema))
-        self._add(whole, others)
-        if "additionalProperties" in schema or outside.opened or not _may_be_object(schema):
-            return self._part(schema, whole)
-        unions = [word for word in _UNIONS if _list(schema.get(word))]
-        if len(unions) == 1:
-            branches = schema[unions[0]]
-            if any(self._of(each).adds_to(outside) for each in branches):
-                found = self._part({**schema, unions[0]: []}, outside)
-                return {**found, unions[0]: [self._place(each, outside) for each in branches]}
-        found = self._part(schema, whole)
-        return _with_these_alone(found, whole) if whole.closes and not whole.opened else found
-
-    def _part(self, schema: Any, whole: Names | None = None) -> Any:
-        """Return a schema that is open itself, while the values within are closed.
-
-        Args:
-            whole: properties by all schemas of the value.
-        """
-        if not isinstance(schema, dict):
-            return schema
-        found = self._within(schema, whole or self._of(schema))
-        return self._with_copy(found, str(schema.get("$ref")), is_part=True)
-
-    def _within(self, schema: dict[str, Any], whole: Names) -> dict[str, Any]:
-        self._pay(1)
-        found = mapped(
-            {word: value for word, value in schema.items() if word not in (*_NAMES, *_PARTS)},
-            self._place,
-        )
-        for word, counts in zip(_NAMES, (whole.names, whole.patterns), strict=True):
-            if isinstance(schema.get(word), dict):
-                found[word] = {
-                    name: self._part(each) if counts[name] > 1 else self._place(each)
-                    for name, each in schema[word].items()
-                }
-        for word in _PARTS:
-            if isinstance(schema.get(word), list):
-                found[word] = [self._part(each, whole) for each in schema[word]]
-        return {word: found.get(word, value) for word, value in schema.items()}
-
-    def _with_copy(
-        self, schema: dict[str, Any], reference: str, *, is_part: bool
-    ) -> dict[str, Any]:
-        """Return the schema with a reference to a copy of the target, as a part or as a place."""
-        if not isinstance(self._target(reference), dict):
-            return schema
-        key = reference, is_part
-        if key not in self._copies:
-            name = f"copy-{len(self._copies)}"
-            while name in _dict(self._root.get("$defs")):
-                name += "-"
-            self._copies[key] = name
-            self._missing.append(key)
-        return {**schema, "$ref": f"#/$defs/{self._copies[key]}"}
-
-    def _of(self, schema: Any) -> Names:
-        """Return the properties of a value by a schema and its parts."""
-        if not isinstance(schema, dict):
-            return Names()
-        if id(schema) not in self._found:
-            self._found[id(schema)] = Names()  # ends circles of references
-            self._level += 1
-            if self._level > MAX_LEVELS:
-                raise SchemaError("its references, allOf, anyOf or oneOf lead in circles")
-            found = self._outside_of_unions(schema)
-            for word in _UNIONS:
-                for each in _list(schema.get(word)):
-                    self._add(found, self._of(each))
-            self._level -= 1
-            self._found[id(schema)] = found
-        return self._found[id(schema)]
-
-    def _outside_of_unions(self, schema: dict[str, Any]) -> Names:
-        found = Names(opened=any(schema.get(word, False) is not False for word in _OPENING))
-        for word, counts in zip(_NAMES, (found.names, found.patterns), strict=True):
-            if isinstance(given := schema.get(word), dict):
-                found.closes = True
-                self._pay(len(given))
-                counts.update({name: int(_restricts(each)) for name, each in given.items()})
-        found.names.update({n: 0 for n in _list(schema.get("required")) if isinstance(n, str)})
-        parts = _list(schema.get("allOf"))
-        if "$ref" in schema:
-            target = self._target(schema["$ref"])
-            found.opened |= target is None
-            parts = [*parts, target]
-        for each in parts:
-            self._add(found, self._of(each))
-        return found
-
-    def _add(self, found: Names, more: Names) -> None:
-        self._pay(len(more.names) + len(more.patterns))
-        found.add(more)
-
-    def _target(self, reference: Any) -> Any:
-        """Return the schema that `#` or `#/…` refers to; None for other references."""
-        if self._opaque or not isinstance(reference, str) or not reference.startswith("#"):
-            return None
-        return at_pointer(self._root, reference[1:])
-
-    def _pay(self, steps: int) -> None:
-        self._work -= steps
-        if self._work < 0:
-            raise SchemaError("too many schemas speak of the properties of one object")
-
-
-def _with_these_alone(schema: dict[str, Any], whole: Names) -> dict[str, Any]:
-    """Return the schema without other names; a malformed schema is unchanged."""
-    parts = schema.get("allOf", [])
-    if not isinstance(parts, list) or not all(isinstance(schema.get(w, {}), dict) for w in _NAMES):
+    Args:
+        keep: apply the marks; otherwise drop them.
+    """
+    if isinstance(schema, list):
+        return [closed(each, keep=keep) for each in schema]
+    if not isinstance(schema, dict):
         return schema
-    if schema.keys() & {*_PARTS, "$ref"}:
-        return {**schema, "allOf": [*parts, _with_these_alone({}, whole)]}
+    found: dict[str, Any] = {}
+    for word, value in schema.items():
+        if word in (*_MAPS, *scope.DEFINITIONS) and isinstance(value, dict):
+            found[word] = {name: closed(each, keep=keep) for name, each in value.items()}
+        elif word in (*_ONES, "allOf", "anyOf", "prefixItems"):
+            found[word] = closed(value, keep=keep)
+        elif word == "oneOf":  # closing a branch would change which values match exactly one
+            found[word] = closed(value, keep=False)
+        elif word != scope.MARK:
+            found[word] = value
+    alone = scope.Names.of(schema)
+    return found if alone is None or not keep else _with_these_alone(found, alone)
+
+
+def _with_these_alone(schema: dict[str, Any], alone: scope.Names) -> dict[str, Any]:
+    """Return the schema without other names; a malformed schema is unchanged."""
+    if not (
+        isinstance(schema.get("allOf", []), list)
+        and all(isinstance(schema.get(word, {}), dict) for word in _MAPS)
+    ):
+        return schema
+    if schema.keys() & {"allOf", "anyOf", "oneOf", "$ref"}:
+        return {**schema, "allOf": [*schema.get("allOf", []), _with_these_alone({}, alone)]}
     found = {**schema, "additionalProperties": False}
-    for word, names in zip(_NAMES, (whole.names, whole.patterns), strict=True):
+    for word, names in zip(_MAPS, alone, strict=True):
         given = schema.get(word, {})
         if added := [name for name in names if name not in given]:
             found[word] = {**given, **dict.fromkeys(added, True)}
     return found
 
 
-def _restricts(schema: Any) -> bool:
-    """Return whether a schema may restrict the properties of its value."""
-    return isinstance(schema, dict) and not _OF_OBJECTS.isdisjoint(schema)
+class _Marking:
+    """One walk over a schema, object by object."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._scope = scope.Scope.of(root)
+        self._scope.work = MAX_WORK
+        self._scope.spent = "too many schemas speak of the properties of one object"
+        self._said: dict[int, tuple[Any, Said]] = {}
+        self._copies: dict[tuple[str, bool], str] = {}
+        self._missing: list[tuple[str, bool]] = []
+        self._taken = {n for word in scope.DEFINITIONS for n in _dict(root.get(word))}
+
+    def whole(self) -> dict[str, Any]:
+        found: dict[str, Any] = self._place(self._root, Said())
+        copies: dict[str, Any] = {}
+        while self._missing:
+            reference, whole = self._missing.pop()
+            target = self._scope.target(reference)
+            copy = self._place(target, Said()) if whole else self._part(target, self._of(target))
+            copies[self._copies[reference, whole]] = copy
+        return {**found, "$defs": {**found.get("$defs", {}), **copies}} if copies else found
+
+    def _place(self, schema: Any, others: Said) -> Any:
+        """Return a schema with marks for its value and the values within.
+
+        Args:
+            others: properties of the same value by other schemas.
+        """
+        if not isinstance(schema, dict):
+            return schema
+        self._scope.pay()
+        if not others and not schema.keys() & _OF_OBJECTS:
+            return self._within(schema, others)
+        words = schema.keys() & scope.KEYWORDS - scope.ANNOTATIONS
+        if words == {"$ref"} and not others:
+            return self._with_reference(self._within(schema, Said()), whole=True)
+        if words == {"allOf"} and len(scope.listed(schema["allOf"])) == 1:
+            alone = self._place(schema["allOf"][0], others)
+            return {**self._within(schema, Said(), skip="allOf"), "allOf": [alone]}
+        outside = self._both(self._outside_of_unions(schema), others)
+        whole = self._both(self._of(schema), others)
+        if "additionalProperties" in schema or outside.opened or not _may_be_object(schema):
+            return self._part(schema, whole)
+        unions = [word for word in _UNIONS if scope.listed(schema.get(word))]
+        if len(unions) == 1 and self._adds_names(schema[unions[0]], outside):
+            found = self._part(schema, outside, skip=unions[0])
+            found[unions[0]] = [self._place(each, outside) for each in schema[unions[0]]]
+            return found
+        found = self._part(schema, whole)
+        if whole.closes and not whole.opened:
+            found[scope.MARK] = scope.Names(list(whole.names), list(whole.patterns))
+        return found
+
+    def _part(self, schema: Any, whole: Said, skip: str | None = None) -> Any:
+        """Return a schema with marks for the values within, but not for its own value.
+
+        Args:
+            whole: properties by all schemas of the value.
+            skip: a keyword to leave empty, for the caller to fill in.
+        """
+        if not isinstance(schema, dict):
+            return schema
+        found = self._within(schema, whole, skip)
+        return self._with_reference(found, whole=False) if "$ref" in found else found
+
+    def _within(self, schema: dict[str, Any], whole: Said, skip: str | None = None) -> Any:
+        self._scope.pay()
+        found: dict[str, Any] = {}
+        for word, value in schema.items():
+            if word == skip:
+                found[word] = None
+            elif word in _MAPS and isinstance(value, dict):
+                said = whole.names if word == "properties" else whole.patterns
+                found[word] = {
+                    name: self._place(each, self._elsewhere(each, said.get(name, [])))
+                    for name, each in value.items()
+                }
+            elif word in scope.DEFINITIONS and isinstance(value, dict):
+                found[word] = {name: self._place(each, Said()) for name, each in value.items()}
+            elif word in (*_ONES, "prefixItems"):
+                found[word] = (
+                    [self._place(each, Said()) for each in value]
+                    if isinstance(value, list)
+                    else self._place(value, Said())
+                )
+            elif word in ("allOf", *_UNIONS) and isinstance(value, list):
+                found[word] = [self._part(each, whole) for each in value]
+            elif word in ("then", "else"):
+                found[word] = self._part(value, whole)
+            elif word in ("dependentSchemas", "dependencies") and isinstance(value, dict):
+                found[word] = {name: self._part(each, whole) for name, each in value.items()}
+            elif word != scope.MARK:
+                found[word] = value
+        return found
+
+    def _with_reference(self, schema: dict[str, Any], *, whole: bool) -> dict[str, Any]:
+        """Return the schema with a reference to a copy, if the target needs other marks.
+
+        Args:
+            whole: no other schema describes the value. Definitions are marked that way.
+        """
+        reference = schema["$ref"]
+        if whole and isinstance(reference, str) and _PLAIN_REFERENCE.fullmatch(reference):
+            return schema
+        target = self._scope.target(reference)
+        if not isinstance(target, dict) or (not whole and not self._of(target)):
+            return schema
+        key = reference, whole
+        if key not in self._copies:
+            name = f"{'whole' if whole else 'part'}-{len(self._copies)}"
+            while name in self._taken:
+                name += "-"
+            self._copies[key] = name
+            self._missing.append(key)
+        return {**schema, "$ref": f"#/$defs/{self._copies[key]}"}
+
+    def _of(self, schema: Any) -> Said:
+        """Return the properties of a value by a schema and its parts."""
+        if not isinstance(schema, dict):
+            return Said()
+        if id(schema) not in self._said:
+            self._said[id(schema)] = schema, Said()  # ends circles of references
+            self._scope.enter()
+            found = self._outside_of_unions(schema)
+            for word in _UNIONS:
+                for each in scope.listed(schema.get(word)):
+                    self._add(found, each)
+            self._scope.level -= 1
+            self._said[id(schema)] = schema, found
+        return self._said[id(schema)][1]
+
+    def _outside_of_unions(self, schema: Mapping[str, Any]) -> Said:
+        found = Said()
+        for word, said in (("properties", found.names), ("patternProperties", found.patterns)):
+            if isinstance(schema.get(word), dict):
+                found.closes = True
+                self._scope.pay(len(schema[word]))
+                for name, each in schema[word].items():
+                    said.setdefault(name, [])
+                    if isinstance(each, dict) and each.keys() & _OF_OBJECTS:
+                        said[name].append(each)
+        for name in _required(schema):
+            found.names.setdefault(name, [])
+        rest = ("additionalProperties", "unevaluatedProperties")
+        found.opened = any(schema.get(word, False) is not False for word in rest)
+        for each in self._parts(schema):
+            self._add(found, each)
+        return found
+
+    def _add(self, found: Said, schema: Any) -> None:
+        said = self._of(schema)
+        self._scope.pay(len(said.names) + len(said.patterns))
+        found.add(said)
+
+    def _both(self, one: Said, other: Said) -> Said:
+        found = Said()
+        for each in (one, other):
+            self._scope.pay(len(each.names) + len(each.patterns))
+            found.add(each)
+        return found
+
+    def _parts(self, schema: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the schemas within that describe the same value, except those of unions."""
+        yield from scope.listed(schema.get("allOf"))
+        yield from (schema[word] for word in ("if", "then", "else") if word in schema)
+        for word in ("dependentSchemas", "dependencies"):
+            yield from _dict(schema.get(word)).values()
+        if "$ref" in schema:
+            yield self._scope.target(schema["$ref"])
+
+    def _adds_names(self, branches: list[Any], outside: Said) -> bool:
+        """Return whether a branch has names that `outside` lacks, or opens or closes the object."""
+        said = [self._of(each) for each in branches]
+        return any(
+            each.opened
+            or each.names.keys() - outside.names.keys()
+            or each.patterns.keys() - outside.patterns.keys()
+            or (each.closes and not outside.closes)
+            for each in said
+        )
+
+    def _elsewhere(self, schema: Any, schemas: list[Any]) -> Said:
+        """Return the properties by all of `schemas` except `schema`."""
+        found = Said()
+        for each in schemas:
+            if each is not schema:
+                self._add(found, each)
+        return found
 
 
-def _may_be_object(schema: dict[str, Any]) -> bool:
+def _required(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names that may be required."""
+    lists = [schema.get("required")]
+    for word in ("dependentRequired", "dependencies"):
+        lists += _dict(schema.get(word)).values()
+    for each in lists:
+        yield from (name for name in scope.listed(each) if isinstance(name, str))
+
+
+def _may_be_object(schema: Mapping[str, Any]) -> bool:
     kinds = schema.get("type", "object")
     return kinds == "object" or (isinstance(kinds, list) and "object" in kinds)
 
 
 def _dict(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
