@@ -30,6 +30,7 @@ WALL_CLOCK = {
 """Files that tell the time of day; none measures with it."""
 IMPORTS_BY_NAME = {
     "__init__.py",  # the package's own names
+    "bench/main.py",  # its benchmarks
     "cli/main.py",  # its commands
     "core/registry.py",  # modules that the registries name
     "ops/triton/flash.py",  # packages that may not be there
