@@ -19,18 +19,19 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     load = ["--num-prompts", "4", "--input-len", "8", "--output-len", "4"]
     search = ["--max-runs", "2", "--hold", "gpu-memory-utilization", "--study", str(study)]
     command = [*QUIRE, "tune", "--slo", "e2e=60", *load, *search, "--output", str(output)]
-    journal = study / "study.jsonl"
+    journal = study / "study.log"
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
-        while not (journal.exists() and '"run"' in journal.read_text()):
+        while not (journal.exists() and '"run 0"' in journal.read_text()):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    [measured, *_] = [json.loads(li) for li in journal.read_text().splitlines() if '"run"' in li]
+    lines = [json.loads(line) for line in journal.read_text().splitlines() if '"run 0"' in line]
+    measured = lines[0]["user_attr"]["run 0"]
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
@@ -38,7 +39,7 @@ def test_a_killed_search_goes_on_where_it_was(tmp_path: Path) -> None:
     assert f"quire serve --config {output}" in done.stdout
     report = json.loads((study / "report.json").read_text())
     first = report["result"]["trials"][0]["runs"][0]
-    assert first["goodput"] == measured["run"]["goodput"]
+    assert first["goodput"] == measured["goodput"]
     assert report["facts"]["verified"]["attainment"] == 1.0
     shown = subprocess.run(
         [*QUIRE, "config", "--config", str(output)], capture_output=True, text=True, check=True

@@ -280,7 +280,7 @@ def test_dense_products_of_coded_weights_are_tuned_once(
 def test_flags_of_cpus_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for flags in (("--isa", "avx2"), ("--num-threads", "1")):
+    for flags in (("--isa", "avx2"), ("--num-threads", "1"), ("--jobs", "2")):
         assert tune(monkeypatch, lambda launch: 1.0, *flags) == 2
         assert f"{flags[0]} is for the kernels of CPUs" in capsys.readouterr().err
 

@@ -13,6 +13,7 @@ _EXTRAS = {
     "PIL": "images",
     "matplotlib": "plot",
     "opentelemetry.exporter.otlp.proto.http": "otel",
+    "optuna": "tune",
     "ray": "ray",
     "torch": "torch",
     "triton": "gpu",

@@ -20,7 +20,7 @@ from quire.resolve.engine import resolve
 from quire.system.hardware import detect
 from quire.tune import memory, report, server, space
 from quire.tune.predict import Simulator
-from quire.tune.search import Result, Search, Trial, describe
+from quire.tune.search import Result, Search, Trial, describe, grid
 from quire.tune.study import Study
 
 LOAD = (
@@ -61,14 +61,14 @@ class _Tuning:
         self.args, self.start, self.slo = check(args)
         self.hardware = detect()
         given, held = space.parse_space(args.space), held_fields(args.hold)
-        self.space = space.search_space(
-            self.start,
-            self.hardware.cores,
-            given=given,
-            held=held,
-            lossy=args.allow_quantization,
-        )
-        self.finds_memory = not {*held, *given} & set(space.MEMORY)
+        self.searched = args.method == "search"
+        if self.searched:
+            lossy = args.allow_quantization
+            cores = self.hardware.cores
+            self.space = space.search_space(self.start, cores, given=given, held=held, lossy=lossy)
+        else:
+            self.space = {**space.GRID, **given}
+        self.finds_memory = self.searched and not {*held, *given} & set(space.MEMORY)
         self.folder: Path = args.study or Path(f"tune-{portable_name(self.start.model)}")
         self.output: Path = args.output or self.folder / "config.yaml"
         self.real = server.ServerBench(self.args, self.start)
@@ -76,10 +76,11 @@ class _Tuning:
         settings = {
             "start": space.file_values(self.start),
             "load": {n: str(v) if isinstance(v, Path) else v for n, v in load.items()},
-            "objective": [str(self.slo), args.attainment],
-            "space": self.space,
+            "objective": [str(self.slo), args.attainment, args.method],
         }
-        self.study = Study(self.folder, settings)
+        values = {name: [getattr(self.start, name), *vs] for name, vs in self.space.items()}
+        values = {name: list(dict.fromkeys(vs)) for name, vs in values.items()}
+        self.study = Study(self.folder, settings, values)
         if self.study.resumed:
             _say(f"Continuing in {self.folder} with {self.study.resumed} earlier measurements.")
 
@@ -109,8 +110,19 @@ class _Tuning:
         def said(trial: Trial) -> None:
             nonlocal count
             count += 1
+            self.study.finish(trial)
             _say(f"{count:>3}  {space.show(trial.configuration, start)}: {describe(trial)}")
 
+        bench = self.study.bench(self.real)
+        if not self.searched:
+            return grid(
+                self.space,
+                start,
+                bench,
+                attainment=args.attainment,
+                why_not=self._why_not,
+                report=said,
+            )
         simulator = Simulator(
             self.start,
             self.hardware,
@@ -122,7 +134,7 @@ class _Tuning:
         return Search(
             self.space,
             start,
-            self.study.bench(self.real),
+            bench,
             simulator,
             attainment=args.attainment,
             max_runs=args.max_runs,

@@ -47,6 +47,15 @@ def _add_objective(add: Flags) -> None:
 
 def _add_search(add: Flags) -> None:
     add(
+        "--method",
+        "search",
+        "search: measure the most promising configurations first, by the simulator's prediction, "
+        "until no better one is expected. grid: every max-num-seqs with every "
+        "max-num-batched-tokens, at rates that fall by one request per second, like vLLM's "
+        "auto_tune script",
+        choices=["search", "grid"],
+    )
+    add(
         "--space",
         [],
         "values of an engine flag to try, such as max-num-seqs=8,16,32 or "

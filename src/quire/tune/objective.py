@@ -137,6 +137,21 @@ def _bound(
     return found
 
 
+def classic_rate(measure: Measure, attainment: float) -> Found:
+    """Return the rate that vLLM's auto_tune script would find: all at once, then one request per
+    second less each time. Below one per second, where that script gives up, halve the rate."""
+    top = measure(math.inf)
+    if top.attainment >= attainment:
+        return Found(top, "all requests at once meet the objective")
+    rate = math.floor(top.requests_s) + 1.0
+    while rate > LOWEST * top.requests_s:
+        found = measure(rate)
+        if found.attainment >= attainment:
+            return Found(found, f"{rate:g} requests/s is the first decreasing rate that meets it")
+        rate = rate - 1.0 if rate > 1.0 else rounded(rate / 2)
+    return Found(None, f"even {rate:.3g} requests/s are too many")
+
+
 def rounded(rate: float) -> float:
     """Return the rate with three digits, so that a user can type it."""
     return float(f"{rate:.3g}")

@@ -16,7 +16,7 @@ import msgspec
 
 from quire.core.errors import QuireError
 from quire.system.records import dataclass
-from quire.tune.objective import GAIN, Found, Measure, Measurement, best_rate
+from quire.tune.objective import GAIN, Found, Measure, Measurement, best_rate, classic_rate
 from quire.tune.space import (
     LIMITS,
     MEMORY,
@@ -56,7 +56,7 @@ class Trial(msgspec.Struct):
     """A configuration that was measured.
 
     Attributes:
-        stage: "start", "limits", or the field whose value it changes.
+        stage: "start", "limits", "grid", or the field whose value it changes.
         runs: all measurements, in order.
         best: the one that counts; None if it was no better, or no rate met the objective.
         why: why the search for its rate ended.
@@ -276,6 +276,47 @@ class Search:
 
     def _is_spent(self) -> bool:
         return len(self._trials) >= self.max_runs
+
+
+def grid(
+    space: Space,
+    start: Configuration,
+    bench: Bench,
+    *,
+    attainment: float,
+    why_not: Callable[[Configuration], str | None] = lambda configuration: None,
+    find: Callable[[Measure, float], Found] = classic_rate,
+    report: Callable[[Trial], None] = lambda trial: None,
+) -> Result:
+    """Measure the start, then every combination, each at the rate that `find` returns."""
+    trials: dict[str, Trial] = {}
+    pruned: list[Pruned] = []
+    for configuration in [start, *(start | chosen for chosen in configurations(space))]:
+        if key(configuration) in trials:
+            continue
+        if (why := why_not(configuration)) is not None:
+            pruned.append(Pruned(configuration, None, why))
+            continue
+        trial = Trial(configuration, "grid" if trials else "start", [], None, "")
+        trials[key(configuration)] = trial
+        try:
+            with bench(configuration) as measure:
+                found = find(_recorded(measure, trial.runs), attainment)
+        except QuireError as error:
+            found = Found(None, f"it failed: {error}")
+        trial.best, trial.why = found.best, found.why
+        report(trial)
+    good = [trial for trial in trials.values() if trial.best is not None]
+    best = max(good, key=lambda trial: trial.goodput, default=None)
+    return Result(list(trials.values()), pruned, best)
+
+
+def _recorded(measure: Measure, runs: list[Measurement]) -> Measure:
+    def recorded(rate: float) -> Measurement:
+        runs.append(measure(rate))
+        return runs[-1]
+
+    return recorded
 
 
 def describe(trial: Trial) -> str:

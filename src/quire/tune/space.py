@@ -20,6 +20,11 @@ Space = dict[str, list[Any]]
 
 LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_itl_stretch")
 """Fields that affect each other; they are searched together."""
+GRID: Space = {
+    "max_num_seqs": [8, 16, 32, 64, 128, 256],
+    "max_num_batched_tokens": [256, 512, 1024, 2048, 4096],
+}
+"""Space of `--method grid`: vLLM's auto_tune script, with smaller batches for smaller machines."""
 _LIMITS: Space = {
     "max_num_seqs": [4, 8, 16, 32, 64, 128, 256],
     "max_num_batched_tokens": [None, 256, 512, 1024, 2048, 4096, 8192],

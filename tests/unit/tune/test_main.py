@@ -37,8 +37,9 @@ def test_refusals(words: list[str], message: str, capsys: pytest.CaptureFixture[
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("method", ["search", "grid"])
 def test_a_whole_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bench = Modelled(lambda c: 0.6 * peak(c), peak)
 
@@ -51,7 +52,7 @@ def test_a_whole_run(
     monkeypatch.setattr(server, "ServerBench", Fake)
     monkeypatch.setattr(memory, "largest_share", lambda args, start: 0.7)
     output = tmp_path / "best.toml"
-    words = ["tune", *WORDS, "--slo", "ttft=1", "--max-runs", "4"]
+    words = ["tune", *WORDS, "--slo", "ttft=1", "--method", method, "--max-runs", "4"]
     words += ["--study", str(tmp_path / "study"), "--output", str(output)]
     words += ["--space", "max-num-seqs=8,32", "--space", "max-num-batched-tokens=512,1024"]
     assert main(words) == 0
@@ -72,6 +73,9 @@ def test_a_whole_run(
     assert args.load_format == "dummy"
     best = data["result"]["best"]["configuration"]
     assert {name: getattr(args, name) for name in best} == best
+    if method == "search":
+        return
+    assert (args.max_num_seqs, args.max_num_batched_tokens) == (32, 512)
     starts = bench.starts
     assert main(words) == 0
     assert bench.starts <= starts + 1  # the start, measured again

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from quire.tune.objective import (
     Found,
     Measurement,
     best_rate,
+    classic_rate,
     pareto,
 )
 from tests.unit.tune.modelled import measurement
@@ -92,6 +94,20 @@ def test_beating_another(capacity: float, share: float, other: float) -> None:
     if other > 1.02 and share < 1:
         assert found.best is None
         assert len(asked) <= 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate"), [(3.4, 3.0), (0.6, 0.5), (0.3, None), (0.2, None), (7.9, 7.0)]
+)
+def test_the_classic_rule(limit: float, rate: float | None) -> None:
+    found = classic_rate(lambda r: measurement(r, limit, 8.5), 0.95)
+    assert (found.best and found.best.rate) == rate
+
+
+def test_the_classic_rule_all_at_once() -> None:
+    found = classic_rate(lambda rate: measurement(rate, 9.0, 8.5), 0.95)
+    assert found.best is not None
+    assert math.isinf(found.best.rate)
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9))))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quire.core.errors import QuireError
 from quire.resolve.arguments import EngineArgs
 from quire.tune.objective import best_rate
-from quire.tune.search import Result, Search, Trial
+from quire.tune.search import Result, Search, Trial, grid
 from quire.tune.space import Configuration, configurations, key, start_of
 from tests.examples import examples
 from tests.unit.tune.modelled import Modelled, Oracle
@@ -86,13 +86,11 @@ def test_near_the_grids_best_in_a_third_of_its_runs(seqs: int, tokens: int) -> N
     """With a simulator that is off by a factor of 1.4 in both fields."""
     bench, exhaustive = modelled(seqs=seqs, tokens=tokens), modelled(seqs=seqs, tokens=tokens)
     found = search(bench, modelled(seqs=seqs * 1.4, tokens=tokens * 1.4), space=LIMITS)
-    best = 0.0
-    for configuration in configurations(LIMITS):
-        with exhaustive(START | configuration) as measure:
-            whole = best_rate(measure, 0.95).best
-        best = max(best, whole.goodput if whole else 0.0)
+    start = {name: START[name] for name in LIMITS}
+    whole = grid(LIMITS, start, exhaustive, attainment=0.95, find=best_rate)
     assert found.best is not None
-    assert found.best.goodput >= 0.94 * best > 0.0  # both rates are found to 6 %
+    assert whole.best is not None
+    assert found.best.goodput >= 0.94 * whole.best.goodput  # both rates are found to 6 %
     assert bench.starts <= exhaustive.starts / 3 + 1
     assert len(bench.loads) <= len(exhaustive.loads) / 3
 
@@ -152,3 +150,20 @@ def test_what_looks_the_same_is_measured_once() -> None:
     assert {p.why for p in result.pruned} == {
         "the simulator predicts the same as for a measured one"
     }
+
+
+def test_grid_measures_everything() -> None:
+    start = {name: START[name] for name in LIMITS}
+    result = grid(
+        LIMITS,
+        start,
+        modelled(),
+        attainment=0.95,
+        why_not=lambda c: "no" if c["max_num_seqs"] == 8 else None,
+    )
+    assert len(result.trials) == 20
+    assert [p.why for p in result.pruned] == ["no"] * 5
+    assert result.best is not None
+    assert result.best.configuration == {"max_num_seqs": 32, "max_num_batched_tokens": 512}
+    assert result.best.best is not None
+    assert result.best.best.rate == 6.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -75,10 +76,20 @@ def test_a_real_search_on_the_smallest_shapes(capsys: pytest.CaptureFixture[str]
     assert sum(line.startswith("attention ") for line in lines) == 1
 
 
+def test_searches_beside_each_other(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "core_cpus", lambda: 2 * [sorted(os.sched_getaffinity(0))])
+    monkeypatch.setattr(command, "_check", lambda *_: None)
+    assert tune("--jobs", "2", "--op", "attention", "--kv-cache-dtype", "auto", "int8") == 0
+    assert capsys.readouterr().out.count("attention ") == 2
+
+
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
         (["--isa", "sse9"], "It can run"),
+        (["--jobs", "4096"], "they would slow each other"),
         (["--rows", "0"], "is not at least 1"),
         (["--op", "sort"], "invalid choice"),
     ],

@@ -33,6 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--isa", None, "instruction set (default: the most capable)", metavar="NAME")
     add("--num-threads", None, "compute threads (default: one per core)", type=count)
+    add(
+        "--jobs",
+        1,
+        "parallel searches, each on its own cores; run one per socket, because searches on one "
+        "socket share its memory bandwidth",
+    )
     add("--repetitions", 5, "rounds to time")
     add("--seconds", 0.02, "time per call and round", metavar="S")
     add("--seed", 0, "seed of the random weights and inputs", type=int)
