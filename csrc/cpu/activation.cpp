@@ -84,7 +84,7 @@ QUIRE_INSTANCES(bf16)
 QUIRE_INSTANCES(f16)
 
 #define QUIRE_ENTRY(code, name, F, gated) \
-  {activate<float, F, gated>, activate<bf16, F, gated>, activate<f16, F, gated>},
+  {activate<float, F<float>, gated>, activate<bf16, F<bf16>, gated>, activate<f16, F<f16>, gated>},
 extern const ActivationKernels kActivation;
 const ActivationKernels kActivation = {{{}, QUIRE_ACTIVATIONS(QUIRE_ENTRY)}};
 

@@ -1,5 +1,6 @@
-// Activations of a vector: computed in float. None subtracts numbers that are close to each other,
-// so the error is a few units in the last place everywhere, the far negative side included.
+// Activations of a vector: computed in float, for results that are rounded to T. None subtracts numbers
+// that are close to each other, so the error is small everywhere, the far negative side included: a few
+// units in float's last place, if times_sigmoid (simd_math.h) does not say more for this T.
 #pragma once
 
 #include "simd_math.h"
@@ -7,6 +8,7 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
+template <class T>
 struct Gelu {
   // x · Φ(x) = max(x, 0) - |x| · (1 - Φ(|x|))
   static Vec of(Vec x) {
@@ -15,23 +17,27 @@ struct Gelu {
   }
 };
 
+template <class T>
 struct GeluTanh {
   // (1 + tanh(u)) / 2 is the logistic function of 2 u.
   static Vec of(Vec x) {
     const Vec cube = mul(mul(x, x), x);
     const Vec inner = fma(broadcast(0.044715f), cube, x);
-    return times_sigmoid(x, mul(broadcast(1.5957691216f), inner));  // 2 sqrt(2 / pi)
+    return times_sigmoid<T>(x, mul(broadcast(1.5957691216f), inner));  // 2 sqrt(2 / pi)
   }
 };
 
+template <class T>
 struct QuickGelu {
-  static Vec of(Vec x) { return times_sigmoid(x, mul(broadcast(1.702f), x)); }
+  static Vec of(Vec x) { return times_sigmoid<T>(x, mul(broadcast(1.702f), x)); }
 };
 
+template <class T>
 struct Relu {
   static Vec of(Vec x) { return max(zero(), x); }
 };
 
+template <class T>
 struct Relu2 {
   static Vec of(Vec x) {
     const Vec positive = max(zero(), x);
@@ -49,29 +55,34 @@ struct Softcap {
   Vec of(Vec x) const { return mul(cap, tanh(div(x, cap))); }
 };
 
+template <class T>
 struct SiluTimes {
-  static Vec of(Vec gate, Vec up) { return mul(times_sigmoid(gate, gate), up); }
+  static Vec of(Vec gate, Vec up) { return mul(times_sigmoid<T>(gate, gate), up); }
 };
 
+template <class T>
 struct GeluTanhTimes {
-  static Vec of(Vec gate, Vec up) { return mul(GeluTanh::of(gate), up); }
+  static Vec of(Vec gate, Vec up) { return mul(GeluTanh<T>::of(gate), up); }
 };
 
+template <class T>
 struct GeluTimes {
-  static Vec of(Vec gate, Vec up) { return mul(Gelu::of(gate), up); }
+  static Vec of(Vec gate, Vec up) { return mul(Gelu<T>::of(gate), up); }
 };
 
+template <class T>
 struct Relu2Times {
-  static Vec of(Vec gate, Vec up) { return mul(Relu2::of(gate), up); }
+  static Vec of(Vec gate, Vec up) { return mul(Relu2<T>::of(gate), up); }
 };
 
 // SwiGLU as in gpt-oss: both halves are clamped, and up is moved by 1. NaN stays.
+template <class T>
 struct SwigluOaiTimes {
   static Vec of(Vec gate, Vec up) {
     const Vec limit = broadcast(7.0f);
     const Vec low = min(limit, gate);
     const Vec clamped = max(broadcast(-7.0f), min(limit, up));
-    return mul(times_sigmoid(low, mul(broadcast(1.702f), low)), add(clamped, broadcast(1.0f)));
+    return mul(times_sigmoid<T>(low, mul(broadcast(1.702f), low)), add(clamped, broadcast(1.0f)));
   }
 };
 

@@ -48,6 +48,7 @@
 
 #include <stdint.h>
 
+#include "dtype.h"
 #include "tuning.h"
 
 namespace quire {
@@ -103,6 +104,14 @@ constexpr int64_t kStepBytes = 64;    // of one row, kinds bf16 and s8
 constexpr int64_t kTileBytes = 1024;  // 16 rows of a step
 constexpr int64_t kPrepareRows = 8;   // rows of x per prepare task
 
+// Of a gated epilogue, a block's results of a row are half a line of y. The results of even blocks wait in
+// `rows` [rows from `first` on][16] until those of the next block make whole lines of them; of the packed
+// rows `from` … `to` - 1 only.
+struct HalfLines {
+  bf16* rows;
+  int64_t first, from, to;
+};
+
 // Rows of x and y are contiguous; strides are in elements, from row to row. The kinds bf16, s8_a16
 // and f8 round x to bf16 first; s8 and u2 to u8 quantize each row of x: q = round(x * 127 / max|x|), or
 // q = round(x / input_scale).
@@ -131,6 +140,7 @@ struct GemmArgs {
   int threads;               // number of threads, which decides the size of tasks
   GemmTuning tuning;
   bool past_caches = false;  // y is larger than the caches: whole lines are stored past them
+  HalfLines halves = {};     // none; with past_caches only
 };
 
 // One kind of weight on one ISA: first all prepare tasks, if any, which round or quantize kPrepareRows

@@ -253,8 +253,9 @@ struct Part {
 template <class T>
 void task(const GemmArgs& args, int64_t index) {
   using Sum = typename T::Sum;
-  const GemmArgs a = past_caches(args);
-  const Part<T> part(a, index);
+  const Part<T> part(args, index);
+  alignas(64) bf16 halves[kChunkRows * kBlockRows / 2];
+  const GemmArgs a = past_caches(args, {halves, part.first, part.block * kBlockRows, part.end * kBlockRows});
   constexpr int64_t kLines = T::kWeightStep / 64;
   alignas(64) Sum room[kChunkRows * kBlockRows];
   Ending<T> ending = {a};

@@ -1,7 +1,6 @@
 // The epilogue of an ISA's GEMM kernels, compiled once for all of them: with three dtypes and every
 // activation, it would be the largest part of each.
-#include "activation_math.h"
-#include "gemm_parts.h"
+#include "gemm_finish_bf16.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -9,12 +8,7 @@ namespace {
 
 constexpr int64_t kHalf = kBlockRows / 2;
 
-// A product, rounded to T, and stored. The instruction for bf16 treats subnormal floats as zero. That is
-// acceptable for sums of products, but not for results of activations.
-template <class T>
-Vec rounded(Vec sum) {
-  return round<T>(sum);
-}
+// A product, rounded to T, and stored.
 template <class T>
 void put(T* y, Vec v, int64_t n) {
   if (n >= kLanes) {
@@ -28,14 +22,9 @@ void put_rounded(T* y, Vec sum, int64_t n) {
   put(y, sum, n);
 }
 #if defined(__AVX512BF16__)
-__m256i fast_bf16(Vec v) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)); }
-template <>
-Vec rounded<bf16>(Vec sum) {
-  return widen(bf16{}, fast_bf16(sum));
-}
 template <>
 void put_rounded(bf16* y, Vec sum, int64_t n) {
-  _mm256_mask_storeu_epi16(y, n >= kLanes ? 0xffff : first(n), fast_bf16(sum));
+  put_lanes(y, fast_bf16(sum), n);
 }
 #endif
 
@@ -43,6 +32,7 @@ void put_rounded(bf16* y, Vec sum, int64_t n) {
 struct Floats {
   const float* sums;
   Vec of(int64_t i, int64_t j) const { return load(sums + i * kBlockRows + j); }
+  void skip(int64_t rows) { sums += rows * kBlockRows; }
 };
 struct ScaledInts {
   const int32_t* sums;
@@ -51,12 +41,20 @@ struct ScaledInts {
     const Vec sum = load(sums + i * kBlockRows + j);
     return mul(mul(sum, load(scale + j)), broadcast(x_scale[i]));
   }
+  void skip(int64_t rows) {
+    sums += rows * kBlockRows;
+    x_scale += rows;
+  }
 };
 
 struct ScaledFloats {
   const float *sums, *scale, *x_scale;
   Vec of(int64_t i, int64_t j) const {
     return mul(load(sums + i * kBlockRows + j), mul(load(scale + j), broadcast(x_scale[i])));
+  }
+  void skip(int64_t rows) {
+    sums += rows * kBlockRows;
+    x_scale += rows;
   }
 };
 
@@ -89,7 +87,7 @@ void round_sums(const float* bias, int64_t rows, float* sums) {
   for (; rows > 0; --rows, sums += kBlockRows) {
     for (int64_t j = 0; j < kBlockRows; j += kLanes) {
       const Vec v = load(sums + j);
-      store(sums + j, rounded<T>(bias == nullptr ? v : add(v, load(bias + j))));
+      store(sums + j, round<T>(bias == nullptr ? v : add(v, load(bias + j))));
     }
   }
 }
@@ -110,14 +108,14 @@ void activate(int64_t rows, float* sums) {
 void activate(int epilogue, int64_t rows, float* sums) {
   switch (epilogue) {
 #define QUIRE_ACTIVATE(code, name, F, gated) \
-  case code: return activate<F, gated>(rows, sums);
+  case code: return activate<F<float>, gated>(rows, sums);
     QUIRE_ACTIVATIONS(QUIRE_ACTIVATE)
 #undef QUIRE_ACTIVATE
     default: return;
   }
 }
 
-// Activations work on floats, so that they are not compiled for every T.
+// Activations work on floats, so that they are not compiled for every T and kind of sums.
 template <class T>
 void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
   if (a.epilogue == kNoEpilogue) return put_sums<T>(a, r, rows, n0, Floats{sums});
@@ -133,21 +131,30 @@ void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* su
 
 }  // namespace
 
-void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
-  switch (a.y_dtype) {
-    case kFloat32: return finish_as<float>(a, r, rows, n0, sums);
-    case kFloat16: return finish_as<f16>(a, r, rows, n0, sums);
-    default: return finish_as<bf16>(a, r, rows, n0, sums);
-  }
-}
-
 namespace {
 
-// Sums that are scaled first: at once where nothing else is done with them, else into `floats`.
+// Whether y is bf16, and nothing has to be written back to the sums.
+bool is_direct(const GemmArgs& a) {
+#if defined(__AVX512BF16__)
+  return a.y_dtype == kBFloat16;
+#else
+  return a.y_dtype == kBFloat16 && a.epilogue == kNoEpilogue;
+#endif
+}
+
 template <class Sums>
-void finish_as_floats(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const Sums& sums,
-                      float* floats) {
-  if (a.epilogue == kNoEpilogue && a.y_dtype == kBFloat16) return put_sums<bf16>(a, r, rows, n0, sums);
+void finish_directly(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const Sums& sums) {
+#if defined(__AVX512BF16__)
+  if (a.epilogue != kNoEpilogue) return put_activated(a, r, rows, n0, sums);
+#endif
+  put_sums<bf16>(a, r, rows, n0, sums);
+}
+
+// Sums that are scaled first: into `floats`, if they are written back.
+template <class Sums>
+void finish_scaled(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const Sums& sums,
+                   float* floats) {
+  if (is_direct(a)) return finish_directly(a, r, rows, n0, sums);
   for (int64_t i = 0; i < rows; ++i) {
     for (int64_t j = 0; j < kBlockRows; j += kLanes) store(floats + i * kBlockRows + j, sums.of(i, j));
   }
@@ -155,6 +162,15 @@ void finish_as_floats(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, co
 }
 
 }  // namespace
+
+void finish(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
+  if (is_direct(a)) return finish_directly(a, r, rows, n0, Floats{sums});
+  switch (a.y_dtype) {
+    case kFloat32: return finish_as<float>(a, r, rows, n0, sums);
+    case kFloat16: return finish_as<f16>(a, r, rows, n0, sums);
+    default: return finish_as<bf16>(a, r, rows, n0, sums);
+  }
+}
 
 void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
   if (a.scale != nullptr) {
@@ -167,12 +183,12 @@ void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* 
 
 void finish_sums(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, const int32_t* sums) {
   alignas(64) float floats[32 * kBlockRows];
-  finish_as_floats(a, r, rows, n0, ScaledInts{sums, a.scale + n0, x_scales(a) + r}, floats);
+  finish_scaled(a, r, rows, n0, ScaledInts{sums, a.scale + n0, x_scales(a) + r}, floats);
 }
 
 void finish_scaled(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums,
                    const float* x_scale) {
-  finish_as_floats(a, r, rows, n0, ScaledFloats{sums, a.scale + n0, x_scale}, sums);
+  finish_scaled(a, r, rows, n0, ScaledFloats{sums, a.scale + n0, x_scale}, sums);
 }
 
 }  // namespace quire::QUIRE_ISA

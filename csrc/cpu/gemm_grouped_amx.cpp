@@ -138,8 +138,9 @@ GemmArgs in_wide_tasks(GemmArgs a) {
 template <class C, const Gemm& kVector>
 void grouped_task(const GemmArgs& args, int64_t index) {
   if (args.rows <= tuned(args.tuning.vector_rows, kFewRows)) return kVector.task(with_hints(args), index);
-  const GemmArgs a = past_caches(in_wide_tasks(args));
-  const GroupedTask<C> task(a, index);
+  const GroupedTask<C> task(in_wide_tasks(args), index);
+  alignas(64) bf16 halves[kGroupedChunk * kBlockRows / 2];
+  const GemmArgs a = past_caches(in_wide_tasks(args), {halves, task.first, task.from, task.to});
   const GroupedX x(a);
   const int64_t rows = task.last - task.first;
   const uint8_t* weight = task.weight;

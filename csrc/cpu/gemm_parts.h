@@ -70,10 +70,14 @@ inline GemmArgs with_hints(GemmArgs a) {
 constexpr int64_t kPastBytes = 2 << 20;  // of y that no L2 cache keeps
 
 // With the choice whether y is stored past the caches: it is too large to be found in an L2 cache by what
-// reads it next, and has whole lines.
-inline GemmArgs past_caches(GemmArgs a) {
+// reads it next, and has whole lines. `part` is a task's rows and packed rows, and room for half lines.
+inline GemmArgs past_caches(GemmArgs a, HalfLines part) {
   const int64_t row_bytes = a.y_stride * 2, at = reinterpret_cast<int64_t>(a.y);
   a.past_caches = a.rows * row_bytes >= kPastBytes && row_bytes % 64 == 0 && at % 64 == 0;
+  if (!a.past_caches) return a;
+  part.from = round_up(part.from, 2 * kBlockRows);
+  part.to = smaller(part.to, a.columns * 2) / (2 * kBlockRows) * (2 * kBlockRows);
+  a.halves = part;
   return a;
 }
 #endif

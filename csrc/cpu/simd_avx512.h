@@ -112,6 +112,9 @@ inline Vec upper_half(Vec v) {
   return _mm512_castsi512_ps(
       _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(static_cast<int>(0xfffff000u))));
 }
+// v - floor(v); 0 of infinities.
+inline Vec above_floor(Vec v) { return _mm512_reduce_ps(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC); }
+inline Vec scale2_floor(Vec v, Vec n) { return _mm512_scalef_ps(v, n); }  // v · 2^floor(n)
 inline Vec scale2(Vec v, Vec n) { return _mm512_scalef_ps(v, n); }
 
 using Mask = __mmask16;

@@ -4,7 +4,8 @@ All errors are of float32 arithmetic, in units of U = 2^-24, before one rounding
 functions of csrc/cpu/simd_math.h are bounded by their own derivation: exp 2 units (polynomial,
 its last sum, the reduced argument), tanh 5 (exp less 1, a sum and a quotient),
 x / (1 + exp(-t)) 4 (the sum and the quotient on top), the normal tail
-10 (exp, ten steps of a polynomial whose first coefficient dominates, the quotient).
+10 (exp, ten steps of a polynomial whose first coefficient dominates, the quotient). Of bfloat16,
+whose own rounding is 2^16 units, x / (1 + exp(-t)) has 2^7.5.
 """
 
 from collections.abc import Callable
@@ -36,6 +37,9 @@ pytestmark = pytest.mark.matrix
 # exp(-t) overflows where t < -88.7, and the result is then 0 instead of less than this times x.
 UNDERFLOW = 2.0**-127
 
+SIGMOID = {torch.float32: 4.0, torch.float16: 4.0, torch.bfloat16: 2.0**7.5}
+"""Units of x / (1 + exp(-t))."""
+
 GATED: list[Activation] = ["silu_mul", "gelu_tanh_mul", "gelu_mul", "swigluoai_mul", "relu2_mul"]
 CAP = 30.0
 ACTIVATIONS: list[Activation] = [*GATED, "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu"]
@@ -45,7 +49,7 @@ def check_silu_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     gate, up = gate_up.double().chunk(2, dim=-1)
     exact = gate / (1 + torch.exp(-gate)) * up
     # The logistic function and one product.
-    error = 5 * U * exact.abs() + UNDERFLOW * (gate * up).abs()
+    error = (SIGMOID[gate_up.dtype] + 1) * U * exact.abs() + UNDERFLOW * (gate * up).abs()
     assert_close(kernels.activation(gate_up, "silu_mul"), exact, error)
 
 
@@ -65,7 +69,8 @@ def check_gelu_tanh(kernels: FusedKernels, x: Tensor) -> None:
     # A relative error e of the argument t of exp is a relative error e · |t| of the result. The
     # argument is 3 products, a sum and two rounded constants: 6 units. Beyond |t| = 89 the result
     # is 0, or x.
-    error = (4 + 6 * twice.abs().clamp(max=90)) * U * exact.abs() + UNDERFLOW * wide.abs()
+    units = SIGMOID[x.dtype] + 6 * twice.abs().clamp(max=90)
+    error = units * U * exact.abs() + UNDERFLOW * wide.abs()
     assert_close(kernels.activation(x, "gelu_tanh"), exact, error)
 
 
@@ -74,7 +79,8 @@ def check_gelu_tanh_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     twice = 2 * (2 / torch.pi) ** 0.5 * (gate + 0.044715 * gate**3)
     exact = gate / (1 + torch.exp(-twice)) * up
     # As of gelu_tanh, and one product.
-    error = (5 + 6 * twice.abs().clamp(max=90)) * U * exact.abs() + UNDERFLOW * (gate * up).abs()
+    units = SIGMOID[gate_up.dtype] + 1 + 6 * twice.abs().clamp(max=90)
+    error = units * U * exact.abs() + UNDERFLOW * (gate * up).abs()
     assert_close(kernels.activation(gate_up, "gelu_tanh_mul"), exact, error)
 
 
@@ -94,7 +100,8 @@ def check_swigluoai_mul(kernels: FusedKernels, gate_up: Tensor) -> None:
     exact = gate / (1 + torch.exp(-1.702 * gate)) * up
     # The logistic function, whose argument is a product with a rounded constant; a sum, a product.
     # What up is multiplied by may be subnormal, and off by half the least of them.
-    error = (6 + 2 * (1.702 * gate).abs().clamp(max=90)) * U * exact.abs() + 2.0**-150 * up.abs()
+    units = SIGMOID[gate_up.dtype] + 2 + 2 * (1.702 * gate).abs().clamp(max=90)
+    error = units * U * exact.abs() + 2.0**-150 * up.abs()
     error += UNDERFLOW * (gate * up).abs()
     assert_close(kernels.activation(gate_up, "swigluoai_mul"), exact, error)
 
@@ -103,7 +110,8 @@ def check_quick_gelu(kernels: FusedKernels, x: Tensor) -> None:
     wide = x.double()
     exact = wide / (1 + torch.exp(-1.702 * wide))
     # The logistic function, whose argument is a product with a rounded constant, and a product.
-    error = (5 + 2 * (1.702 * wide).abs().clamp(max=90)) * U * exact.abs() + UNDERFLOW * wide.abs()
+    units = SIGMOID[x.dtype] + 1 + 2 * (1.702 * wide).abs().clamp(max=90)
+    error = units * U * exact.abs() + UNDERFLOW * wide.abs()
     assert_close(kernels.activation(x, "quick_gelu"), exact, error)
 
 

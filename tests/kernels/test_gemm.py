@@ -149,21 +149,29 @@ def test_blocks_of_several_panels(
     assert_rows_are_their_own(linear, x, y, (33, 57, 64), generator)
 
 
-@pytest.mark.parametrize("columns", [4096, 4112])
+@pytest.mark.parametrize("epilogue", ["none", "relu", "silu_mul"])
+@pytest.mark.parametrize("columns", [4096, 4112, 3872])
 def test_results_past_the_caches(
-    kernels: Kernels, kind: WeightKind, columns: int, generator: torch.Generator
+    kernels: Kernels,
+    kind: WeightKind,
+    columns: int,
+    epilogue: Epilogue,
+    generator: torch.Generator,
 ) -> None:
-    """Results of 2 MiB and more, in whole lines and not: 32 columns are a line of bfloat16."""
+    """Results of 2 MiB and more, in whole lines and not: 32 columns are a line of bfloat16.
+
+    Of 3872 columns with a gate, four threads get 7 blocks per task: some begin within a line.
+    """
     if kernels.isa.endswith("_emulated"):
         pytest.skip("takes a million emulated instructions")
-    weight = draw(generator, torch.bfloat16, columns, 64)
+    sides = 2 if epilogue.endswith("mul") else 1
+    weight = draw(generator, torch.bfloat16, sides, columns, 64)
     x = draw(generator, torch.bfloat16, 300, 64)
     whole = tensor(empty((300, columns), BFLOAT16))  # begins at a line, as in an engine
-    PackedLinear(kernels, pool_of(2), weight, kind=kind).forward(x, out=whole)
-    for first in (0, columns - 100):
-        some = weight[first : first + 100]
-        part = PackedLinear(kernels, pool_of(2), some, kind=kind).forward(x)
-        assert torch.equal(whole[:, first : first + 100], part)
+
+    linear = PackedLinear(kernels, pool_of(4), weight.reshape(-1, 64), kind=kind, epilogue=epilogue)
+    linear.forward(x, out=whole)
+    assert torch.equal(whole, torch.cat([linear.forward(x[i : i + 100]) for i in (0, 100, 200)]))
 
 
 def test_many_columns_are_cut_into_cache_blocks(
@@ -325,6 +333,21 @@ def test_an_epilogue_is_the_operation_of_its_name(
         fused.forward(x[:2].expand(2, 2, k), out=room[64:-64].view(2, 2, fused.columns))
         assert bool((room[:64] == 7).all())
         assert bool((room[-64:] == 7).all())
+
+
+@pytest.mark.parametrize("epilogue", ["relu2", "relu2_mul"])
+def test_subnormal_results_of_an_activation_stay(
+    kernels: Kernels, kind: WeightKind, epilogue: Epilogue, generator: torch.Generator
+) -> None:
+    x = draw(generator, torch.bfloat16, 33, 64) * 2e-21  # a result is a square of about 1e-20
+    weight, bias = draw(generator, torch.bfloat16, 64, 64), torch.zeros(64)
+    if epilogue == "relu2_mul":
+        bias[32:] = 1
+    plain = PackedLinear(kernels, pool_of(1), weight, bias, kind=kind)
+    fused = PackedLinear(kernels, pool_of(1), weight, bias, kind=kind, epilogue=epilogue)
+    y = fused.forward(x)
+    assert torch.equal(y, FusedKernels(kernels, pool_of(1)).activation(plain.forward(x), epilogue))
+    assert bool(((y > 0) & (y < 2.0**-126)).any())
 
 
 def test_nbytes_are_what_is_stored() -> None:
