@@ -1,19 +1,22 @@
-"""`quire chat` on a terminal."""
+"""`quire chat` on a terminal of 40 columns."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import pty
+import re
 import select
 import struct
 import subprocess
 import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from tests.e2e.serving import QUIRE
 
+COLUMNS = 40
 PATIENCE = 300.0
 """Seconds; a busy machine loads slowly."""
 
@@ -50,7 +53,7 @@ class Terminal:
 @contextmanager
 def terminal(*words: str) -> Iterator[Terminal]:
     screen, line = pty.openpty()
-    fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    fcntl.ioctl(line, termios.TIOCSWINSZ, struct.pack("HHHH", 24, COLUMNS, 0, 0))
 
     def take_over() -> None:
         os.setsid()
@@ -70,7 +73,8 @@ def terminal(*words: str) -> Iterator[Terminal]:
         os.close(screen)
 
 
-def test_a_conversation() -> None:
+def test_a_conversation(tmp_path: Path) -> None:
+    file = tmp_path / "talk.json"
     with terminal("chat", "--max-tokens", "60", "--temperature", "0") as shown:
         before = shown.wait_for("> ")
         assert "INFO" not in before
@@ -78,7 +82,9 @@ def test_a_conversation() -> None:
         assert "/help lists the commands." in before
         shown.type("Tell me a story.\n")
         shown.wait_for("Tell me a story.")
-        assert len(shown.wait_for("60 tokens,").split()) > 30
+        answer = shown.wait_for("60 tokens,").strip().splitlines()
+        assert len(answer) > 3
+        assert all(len(row) <= COLUMNS and not row.startswith(" ") for row in answer)
         shown.wait_for("> ")
         shown.type('"""\n')
         shown.wait_for(". ")
@@ -87,11 +93,16 @@ def test_a_conversation() -> None:
         shown.type('lines"""\n')
         shown.wait_for("ended by")
         shown.wait_for("> ")
+        shown.type(f"/save {file}\n")
+        shown.wait_for("4 messages in ")
+        shown.wait_for("> ")
         shown.type("\x03")
         shown.interrupted("/exit or Ctrl-D leaves.")
         shown.wait_for("> ")
         shown.type("\x04")
         assert shown.process.wait(30) == 0
+    assert '"two\\nlines"' in file.read_text()
+    assert re.search(r'"role": "assistant",\s*"content": "\w', file.read_text())
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_chat() -> None:

@@ -1,14 +1,16 @@
 """`quire chat`: its commands, its input and its output, over a model that spells the alphabet."""
 
 import io
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from quire.cli import session
 from quire.cli.chat import main as chat
-from quire.cli.chat.conversation import Question
 from quire.cli.chat.reader import Reader
+from quire.cli.chat.wrap import Wrapped
 from quire.cli.session import Session
 from tests.unit.cli.test_session import flags, start_echo
 
@@ -72,15 +74,37 @@ def test_system_and_temperature(talk: Talk, capsys: pytest.CaptureFixture[str]) 
     assert "Instructions: Be kind." in capsys.readouterr().err
 
 
+def test_a_conversation_is_saved_and_loaded(
+    talk: Talk, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, other = tmp_path / "talk.json", tmp_path / "other.txt"
+    other.write_text("mine")
+    lines = [
+        *("/system Be kind.", "a", f"/save {file}", f"/save {file}", f"/save {other}"),
+        *("/system -", "/clear", f"/load {other}", "/load", f"/load {file}", "b"),
+    ]
+    prompts = talk("\n".join(lines))
+    assert prompts[-1][0].startswith("system: Be kind.\nuser: a\nassistant: ;<=\nuser: b\n")
+    assert other.read_text() == "mine"
+    saved = [turn["role"] for turn in json.loads(file.read_text())]
+    assert saved == ["system", "user", "assistant"]
+    told = capsys.readouterr().err
+    assert told.count("is no saved conversation") == 2
+    assert "/load needs the name of a file" in told
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        ("/clearr", "did you mean /clear?"),
+        ("/savee x", "did you mean /save?"),
         ("/nonsense", "unknown command /nonsense; /help lists them."),
         ("/", "unknown command /; /help"),
         ("/temp hot", "/temp hot: it must be a number from 0 to 100"),
         ("/temp nan", "/temp nan"),
         ("/temp -1", "/temp -1"),
+        ("/load /no/such/file", "/no/such/file cannot be read: No such file"),
+        ("/save /no/such/file", "/no/such/file cannot be written: No such file"),
+        ("/save ~nobody-here/x", "~nobody-here"),
         ("a" * 600, "error: "),
     ],
 )
@@ -142,18 +166,32 @@ def test_ctrl_c_gives_up_the_line_but_ends_a_pipe(
 
 
 @pytest.mark.parametrize(
-    ("interactive", "shown"), [(True, "\ufffd[2Ja\tb\n"), (False, "\x1b[2Ja\tb\n")]
+    ("text", "shown"),
+    [
+        ("one two three", "one two \nthree"),
+        ("one\ntwo three", "one\ntwo three"),
+        ("one two three four", "one two \nthree four"),
+        ("    one two", "    one \ntwo"),
+        ("abcdefghijklmno pq", "abcdefghijklmno pq"),
+        ("日本語日本語日", "日本語日本\n語日"),
+        ("\x1b[2Jhi\x07", "\ufffd[2Jhi\ufffd"),
+        ("a\tb", "a    b"),
+    ],
 )
-def test_a_terminal_gets_no_control_characters(
-    interactive: bool, shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Answer:
-        def ask(self, _: object, write: Callable[[str], None], __: object) -> str:
-            write("\x1b[2Ja\tb")
-            return "2 tokens"
+def test_words_are_wrapped_however_they_come(text: str, shown: str) -> None:
+    for size in (1, 3, len(text)):
+        out = io.StringIO()
+        wrapped = Wrapped(out, 10)
+        for start in range(0, len(text), size):
+            wrapped.write(text[start : start + size])
+        wrapped.flush()
+        assert out.getvalue() == shown
 
-    chat._answer(Answer(), Question("a", []), interactive=interactive)  # type: ignore[arg-type]
-    assert capsys.readouterr().out == shown
+
+def test_a_pipe_gets_the_text_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with Wrapped.to_stdout(False) as out:
+        out.write("one two three\x1b " * 20)
+    assert capsys.readouterr().out == "one two three\x1b " * 20
 
 
 def test_quiet_unless_asked(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

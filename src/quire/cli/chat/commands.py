@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from quire.cli.chat.conversation import Conversation, Question
 from quire.core.errors import InvalidRequestError
@@ -17,6 +18,8 @@ HELP = '''\
 /temp [X]       show or set the temperature; 0 always takes the likeliest token
 /retry          answer the last message again
 /clear          forget the conversation
+/save FILE      write the conversation to a JSON file
+/load FILE      go on with a saved conversation
 /help           this list
 /exit           leave; so does Ctrl-D
 """             begins and ends a message of several lines
@@ -87,11 +90,34 @@ def _clear(conversation: Conversation, _: str) -> str:
     return "The conversation is forgotten."
 
 
+def _save(conversation: Conversation, name: str) -> str:
+    path = _path("/save", name)
+    conversation.save(path)
+    return f"{len(conversation.messages)} messages in {path}"
+
+
+def _load(conversation: Conversation, name: str) -> str:
+    path = _path("/load", name)
+    conversation.load(path)
+    return f"{len(conversation.messages)} messages from {path}"
+
+
+def _path(command: str, name: str) -> Path:
+    if not name:
+        raise InvalidRequestError(f"{command} needs the name of a file.")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:  # an unknown ~user
+        raise InvalidRequestError(f"{command} {name}: {error}") from None
+
+
 _COMMANDS: dict[str, Callable[[Conversation, str], str]] = {
     "system": _system,
     "temp": _temp,
     "clear": _clear,
     "reset": _clear,
+    "save": _save,
+    "load": _load,
     "help": lambda *_: HELP,
 }
 """Name → the command, which returns the text to print. /reset is the older name of /clear."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple, TypedDict, TypeVar
 
+import msgspec
+
 from quire.cli.session import Session, Speed
-from quire.core.errors import ContextLengthError
+from quire.core.errors import ContextLengthError, InvalidRequestError
 
 
 class Message(TypedDict):
@@ -47,6 +51,11 @@ class Conversation:
         self._template = template
 
     @property
+    def messages(self) -> list[Message]:
+        """Return the instructions, if any, and all turns."""
+        return [*self._opening, *self.turns]
+
+    @property
     def last(self) -> Question | None:
         """Return the user's last question; None if there is none."""
         for index in range(len(self.turns) - 1, -1, -1):
@@ -75,6 +84,34 @@ class Conversation:
         self.turns = [*turns, {"role": "assistant", "content": answer}]
         return speed
 
+    def save(self, path: Path) -> None:
+        """Write the conversation as JSON; overwrite only a conversation.
+
+        Raises:
+            InvalidRequestError: the file holds something else, or cannot be written.
+        """
+        if path.exists():
+            _read(path)
+        try:
+            path.write_text(json.dumps(self.messages, ensure_ascii=False, indent=2) + "\n")
+        except OSError as error:
+            raise _cannot("written", path, error) from None
+
+    def load(self, path: Path) -> None:
+        """Continue a saved conversation.
+
+        Raises:
+            InvalidRequestError: the file cannot be read, or holds no conversation.
+        """
+        messages = _read(path)
+        opening = messages[:1] if messages and messages[0]["role"] == "system" else []
+        self.system = opening[0]["content"] if opening else ""
+        self.turns = messages[len(opening) :]
+
+    @property
+    def _opening(self) -> list[Message]:
+        return [{"role": "system", "content": self.system}] if self.system else []
+
     def _fits(self, turns: Sequence[Message]) -> bool:
         context = self._session.engine.max_total_tokens
         return len(self._token_ids(turns)) <= room_for_prompt(context, self.sampling.max_tokens)
@@ -82,12 +119,26 @@ class Conversation:
     def _token_ids(self, turns: Sequence[Message]) -> list[int]:
         from quire.text.chat import chat_to_token_ids
 
-        opening = [{"role": "system", "content": self.system}] if self.system else []
         return chat_to_token_ids(
             self._session.engine.tokenizer,
-            [*opening, *map(dict, turns)],
+            [dict(message) for message in (*self._opening, *turns)],
             chat_template=self._template,
         )
+
+
+def _read(path: Path) -> list[Message]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[Message])
+    except OSError as error:
+        raise _cannot("read", path, error) from None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise InvalidRequestError(
+            f"{path} is no saved conversation.", fix="Name another file."
+        ) from None
+
+
+def _cannot(what: str, path: Path, error: OSError) -> InvalidRequestError:
+    return InvalidRequestError(f"{path} cannot be {what}: {error.strerror}.")
 
 
 T = TypeVar("T")

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 
 from quire.cli.chat.commands import Leave, obey
 from quire.cli.chat.conversation import Conversation, Question
 from quire.cli.chat.reader import Reader
+from quire.cli.chat.wrap import Wrapped
 from quire.cli.session import Session, add_sampling_flags, be_quiet, given_sampling
 from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import InvalidRequestError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import Flags, add_engine_flags
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""A model could move a terminal's cursor or rename its window with these."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,18 +47,16 @@ def _talk(conversation: Conversation, reader: Reader) -> None:
         try:
             question = obey(text, conversation, _tell)
             if question is not None:
-                _answer(conversation, question, interactive=reader.interactive)
+                _answer(conversation, question, wrapped=reader.interactive)
         except Leave:
             return
         except InvalidRequestError as error:  # the conversation stays as it was
             _tell(f"error: {error}")
 
 
-def _answer(conversation: Conversation, question: Question, *, interactive: bool) -> None:
-    def write(text: str) -> None:
-        print(_CONTROL.sub("\ufffd", text) if interactive else text, end="", flush=True)
-
-    speed = conversation.ask(question, write, _tell)
+def _answer(conversation: Conversation, question: Question, *, wrapped: bool) -> None:
+    with Wrapped.to_stdout(wrapped) as out:
+        speed = conversation.ask(question, out.write, _tell)
     print(flush=True)
     _tell(str(speed))
 
