@@ -7,10 +7,11 @@ from dataclasses import field
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from quire.core.outputs import CompletionOutput, RequestOutput
 from quire.server.anthropic.errors import anthropic_error
-from quire.server.anthropic.protocol import Message, MessageUsage, OutputTokensDetails
+from quire.server.anthropic.protocol import AppliedEdits, Message, MessageUsage, OutputTokensDetails
 from quire.server.errors import describe
 from quire.server.http.event_stream import Framing
 from quire.server.http.json_text import encode, named_event, read_arguments
@@ -35,6 +36,21 @@ def _error_event(error: Exception) -> bytes:
 FRAMING = Framing(_error_event, b"", named_event("ping"))
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A request's settings for the form of its answer.
+
+    Attributes:
+        omits_thinking: return thinking only in the block's signature.
+        eager: names of tools whose input is streamed as the model writes it.
+        edits: applied edits, if the request has `context_management`.
+    """
+
+    omits_thinking: bool = False
+    eager: frozenset[str] = frozenset()
+    edits: AppliedEdits | UnsetType = UNSET
+
+
 @dataclass(slots=True)
 class _OpenBlock:
     """A block whose events have begun.
@@ -51,15 +67,9 @@ class _OpenBlock:
 
 @dataclass(slots=True, kw_only=True)
 class Answer(ChatAnswer):
-    """A message, whole or as a `StreamedAnswer` of `event_stream`.
+    """A message, whole or as a `StreamedAnswer` of `event_stream`."""
 
-    Attributes:
-        omits_thinking: return thinking only in the block's signature.
-        eager: names of tools whose input is streamed as the model writes it.
-    """
-
-    omits_thinking: bool
-    eager: set[str]
+    options: Options
     num_blocks: int = 0
     open_block: _OpenBlock | None = None
 
@@ -73,7 +83,7 @@ class Answer(ChatAnswer):
             if isinstance(part, CallDelta):
                 block["input"] = call_input(part.arguments)
             elif part.kind == "reasoning":
-                block["thinking"] = "" if self.omits_thinking else part.text
+                block["thinking"] = "" if self.options.omits_thinking else part.text
                 block["signature"] = self.signature(part.text)
             else:
                 block["text"] = part.text
@@ -96,7 +106,12 @@ class Answer(ChatAnswer):
                 parts += self.end()
                 reason, sequence = self.stop(completion, output)
                 stop = {"stop_reason": reason, "stop_sequence": sequence}
-                parts.append(named_event("message_delta", delta=stop, usage=self.usage()))
+                more = (
+                    {}
+                    if self.options.edits is UNSET
+                    else {"context_management": self.options.edits}
+                )
+                parts.append(named_event("message_delta", delta=stop, usage=self.usage(), **more))
         return b"".join(parts)
 
     def last_events(self) -> bytes:
@@ -138,8 +153,8 @@ class Answer(ChatAnswer):
     def is_sent_at_end(self, block: _OpenBlock) -> bool:
         """Return whether a block is sent only when complete."""
         if block.type == "tool_use":  # clients may fail to parse a part of its JSON
-            return block.name not in self.eager
-        return block.type == "thinking" and self.omits_thinking
+            return block.name not in self.options.eager
+        return block.type == "thinking" and self.options.omits_thinking
 
     def begin(self, block: dict[str, Any]) -> list[bytes]:
         events = self.end()
@@ -172,7 +187,7 @@ class Answer(ChatAnswer):
         It holds the text if the block omits it, else a hash of it. Some clients drop blocks without
         a signature.
         """
-        if self.omits_thinking:
+        if self.options.omits_thinking:
             return encode_reasoning(thinking)
         return hashlib.sha256(thinking.encode(errors="replace")).hexdigest()[:32]
 
@@ -186,8 +201,14 @@ class Answer(ChatAnswer):
         return {"type": "text", "text": ""}
 
     def message(self, output: RequestOutput) -> Message:
-        warnings = self.call.warnings(output)
-        return Message(self.call.id, self.call.model, [], self.usage(), warnings=warnings)
+        return Message(
+            self.call.id,
+            self.call.model,
+            [],
+            self.usage(),
+            context_management=self.options.edits,
+            warnings=self.call.warnings(output),
+        )
 
     def usage(self) -> MessageUsage:
         usage = self.used.usage()

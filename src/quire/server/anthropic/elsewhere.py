@@ -23,7 +23,6 @@ COUNT: Rules = {
     "speed": ignored("There is one speed."),
     "inference_geo": ignored("The server computes where it runs."),
     "container": ignored(_NO_SERVER_TOOLS),
-    "context_management": ignored("The prompt is the whole conversation."),
     "mcp_servers": ignored(f"{_NO_SERVER_TOOLS} Their tools are left out."),
     "diagnostics": ignored("Cache misses are not diagnosed."),
     **each("user_profile_id workspace_id", ignored("The server does not tell callers apart.")),

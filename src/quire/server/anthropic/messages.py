@@ -7,14 +7,17 @@ from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any
 
+from msgspec import UNSET
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quire.server.anthropic import protocol
-from quire.server.anthropic.answer import FRAMING, Answer
+from quire.server.anthropic.answer import FRAMING, Answer, Options
+from quire.server.anthropic.clearing import Cleared
 from quire.server.anthropic.errors import AnthropicErrorBody
 from quire.server.anthropic.tools import GivenTools, read_given_tools
-from quire.server.anthropic.turns import as_chat, mend_roles, read_turns
+from quire.server.anthropic.turns import Turn, as_chat, chat_messages, mend_roles, read_turns
 from quire.server.contract import OF_ENGINE, OF_GENERATION, contract
 from quire.server.errors import ApiError, renamed
 from quire.server.http.body import read_request
@@ -48,10 +51,16 @@ async def create_message(request: Request) -> Response:
     body = await read_request(request, protocol.MessagesRequest, mend_roles)
     given = read_given_tools(request, body.tools or [])
     with _own_names(given):
-        chat = await _read_chat(request, body, given)
+        chat, cleared = await _read_chat(request, body, given)
         call, reading = read_chat(request, chat, f"msg_{request_id(request)}")
-        omits = body.thinking is not None and body.thinking.display == "omitted"
-        answer = Answer(call=call, reading=reading, omits_thinking=omits, eager=given.eager)
+        options = Options(
+            omits_thinking=body.thinking is not None and body.thinking.display == "omitted",
+            eager=frozenset(given.eager),
+            edits=UNSET
+            if body.context_management is None
+            else protocol.AppliedEdits(cleared.applied),
+        )
+        answer = Answer(call=call, reading=reading, options=options)
         return await respond(answer, request, stream=bool(body.stream), framing=FRAMING)
 
 
@@ -67,13 +76,21 @@ async def count_tokens(request: Request) -> Response:
     server_state(request).served_name(body.model)
     given = read_given_tools(request, body.tools or [])
     with _own_names(given):
-        count = await count_chat(request, await _read_chat(request, body, given))
-    return json_response(protocol.TokenCount(count, notices_of(request)))
+        chat, cleared = await _read_chat(request, body, given)
+        counted = protocol.TokenCount(await count_chat(request, chat))
+    if body.context_management is not None:
+        original = cleared.original_tokens
+        counted.context_management = protocol.UneditedCount(
+            counted.input_tokens if original is None else original
+        )
+    counted.warnings = notices_of(request)
+    return json_response(counted)
 
 
 async def _read_chat(
     request: Request, body: protocol.CountRequest, given: GivenTools
-) -> ChatRequest:
+) -> tuple[ChatRequest, Cleared]:
+    """Return the chat request, after the edits of `context_management`."""
     if body.thread is not None:
         raise ApiError(
             HTTPStatus.BAD_REQUEST,
@@ -81,7 +98,17 @@ async def _read_chat(
             param="thread",
             code="thread_unsupported_request",
         )
-    return as_chat(request, body, await read_turns(request, body), given)
+    turns = await read_turns(request, body)
+    chat = as_chat(request, body, turns, given)
+
+    async def count(shorter: list[Turn]) -> int:
+        return await count_chat(request, replace(chat, messages=chat_messages(shorter)))
+
+    cleared = Cleared(turns, count)
+    if body.context_management is not None:
+        await cleared.apply(body.context_management)
+        chat.messages = chat_messages(cleared.turns)
+    return chat, cleared
 
 
 def _own_names(given: GivenTools) -> AbstractContextManager[None]:

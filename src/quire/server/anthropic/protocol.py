@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from quire.server.anthropic import elsewhere
+from quire.server.anthropic.context import AppliedEdit, ContextManagement
 from quire.server.notices import Warnings
 from quire.server.rules import Messages, Rules, Strict, Tools, ignored, refused
 
@@ -83,6 +84,7 @@ class CountRequest(Strict, kw_only=True):
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
     """The older place of `output_config.format`."""
+    context_management: ContextManagement | None = None
     cache_control: Any = None
     """No effect: every prefix is cached."""
     thread: dict[str, Any] | None = None
@@ -129,6 +131,12 @@ class MessageUsage(msgspec.Struct):
     service_tier: str = "standard"
 
 
+class AppliedEdits(msgspec.Struct):
+    """The edits of `context_management` that changed the prompt."""
+
+    applied_edits: list[AppliedEdit]
+
+
 class Message(msgspec.Struct):
     id: str
     model: str
@@ -138,9 +146,17 @@ class Message(msgspec.Struct):
     stop_sequence: str | None = None
     type: str = "message"
     role: str = "assistant"
+    context_management: AppliedEdits | UnsetType = UNSET
     warnings: Warnings = UNSET
+
+
+class UneditedCount(msgspec.Struct):
+    """The number of tokens before `context_management`."""
+
+    original_input_tokens: int
 
 
 class TokenCount(msgspec.Struct):
     input_tokens: int
+    context_management: UneditedCount | UnsetType = UNSET
     warnings: Warnings = UNSET

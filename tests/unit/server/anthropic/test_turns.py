@@ -199,3 +199,93 @@ async def test_an_answer_that_is_begun() -> None:
             assert answer["content"][0]["text"] == "cde"
         for empty in (assistant(), {"role": "assistant", "content": ""}):
             await ask(app, messages=[user(text("a")), empty], max_tokens=3)
+
+
+LONG = [
+    user(text("go")),
+    *(
+        message
+        for name in "abc"
+        for message in (assistant(use(name, {"q": name})), user(result(name * 50, name)))
+    ),
+]
+
+
+def clear(**fields: Any) -> dict[str, Any]:
+    return {"edits": [{"type": "clear_tool_uses_20250919", **fields}]}
+
+
+def uses(value: int) -> dict[str, Any]:
+    return {"type": "tool_uses", "value": value}
+
+
+async def test_old_results_are_cleared() -> None:
+    async with running(chat_template=TEMPLATE) as app:
+        whole = await prompt(app, messages=LONG)
+        for untouched in (
+            clear(),  # a prompt of 100,000 tokens triggers it
+            clear(trigger={"type": "tool_uses", "value": 5}),
+            clear(trigger=uses(1), keep={"type": "tool_uses", "value": 5}),
+            clear(
+                trigger=uses(1),
+                keep=uses(1),
+                clear_at_least={"type": "input_tokens", "value": 5000},
+            ),
+        ):
+            assert await prompt(app, messages=LONG, context_management=untouched) == whole
+        trigger = {"type": "input_tokens", "value": 50}
+        edits = clear(trigger=trigger, keep=uses(1), exclude_tools=["a"], clear_tool_inputs=True)
+        found = await prompt(app, messages=LONG, context_management=edits)
+        assert "a" * 50 in found
+        assert "b" * 50 not in found
+        assert "c" * 50 in found
+        assert '{"q": "a"}' in found
+        assert '{"q": "b"}' not in found
+        assert '{"q": "c"}' in found
+        fields = {"messages": LONG, "max_tokens": 3}
+        [edit] = (await ask(app, **fields, context_management=edits))["context_management"][
+            "applied_edits"
+        ]
+        assert edit == {
+            "type": "clear_tool_uses_20250919",
+            "cleared_tool_uses": 1,
+            "cleared_input_tokens": len(whole) - len(found),
+        }
+        body = {"messages": LONG, "max_tokens": None, "context_management": edits}
+        counted = (await post(app, "/v1/messages/count_tokens", **body)).json()
+        assert counted["input_tokens"] == len(found)
+        assert counted["context_management"] == {"original_input_tokens": len(whole)}
+
+
+async def test_old_thinking_is_cleared() -> None:
+    def thought(words: str) -> dict[str, Any]:
+        return assistant({"type": "thinking", "thinking": words, "signature": "x"}, text("ok"))
+
+    messages = [user(text("1")), thought("A"), user(text("2")), thought("B"), user(text("3"))]
+    async with running(chat_template=TEMPLATE) as app:
+        for keep, shown in [
+            ("all", "(A)(B)"),
+            ({"type": "all"}, "(A)(B)"),
+            ({"type": "thinking_turns", "value": 2}, "(A)(B)"),
+            ({"type": "thinking_turns", "value": 1}, "(B)"),
+            (None, "(B)"),
+        ]:
+            edit = {"type": "clear_thinking_20251015", **({} if keep is None else {"keep": keep})}
+            fields = {"messages": messages, "context_management": {"edits": [edit]}}
+            found = await prompt(app, **fields)
+            assert [word for word in ("(A)", "(B)") if word in found] == [
+                f"({letter})" for letter in shown if letter.isalpha()
+            ]
+
+
+async def test_a_summary_is_refused_when_it_would_be_made() -> None:
+    def compact(value: int) -> dict[str, Any]:
+        trigger = {"type": "input_tokens", "value": value}
+        return {"edits": [{"type": "compact_20260112", "trigger": trigger}]}
+
+    async with running(chat_template=TEMPLATE) as app:
+        assert (await post(app, max_tokens=3, context_management=compact(100))).status_code == 200
+        refused = await post(app, messages=LONG, context_management=compact(100))
+        assert refused.status_code == 400
+        assert "context_management.edits" not in refused.json()["error"]["message"]
+        assert "summarize" in refused.json()["error"]["message"]
