@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import pstats
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,10 @@ def test_it_takes_a_run_apart(
     cores = detect().cores
     known = {"float32": {cores: 1e11}}
     save_limits(Limits(cpu_name(), cores, {cores: 3e10}, known, reads={"float32": {cores: 3e10}}))
-    files = [f"--json={tmp_path / 'p.json'}", f"--csv={tmp_path / 'p.csv'}"]
+    files = [
+        f"--json={tmp_path / 'p.json'}", f"--csv={tmp_path / 'p.csv'}",
+        f"--python={tmp_path / 'python'}",
+    ]  # fmt: skip
     if traces:
         pytest.importorskip("torch")
         files.append(f"--trace={tmp_path / 'traces'}")
@@ -41,6 +45,7 @@ def test_it_takes_a_run_apart(
     for part in ("step ", "model ", "layers ", "qkv (linear) ", "paged_attention ", "python "):
         assert any(line.startswith(part) for line in lines), part
     assert any(line.startswith("linear (bfloat16, ") for line in lines)
+    assert "Python of the core" in printed
 
     content = json.loads((tmp_path / "p.json").read_text())
     step = content["model_stats"]
@@ -52,6 +57,9 @@ def test_it_takes_a_run_apart(
         [trace] = (tmp_path / "traces").iterdir()
         events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
         assert any(event.get("cat") == "native_op" for event in events)
+    core = pstats.Stats(str(tmp_path / "python" / "core.pstats")).stats  # type: ignore[attr-defined]
+    assert any(function == "step" for _, _, function in core)
+    assert (tmp_path / "python" / "front.pstats").exists()
 
 
 def test_what_cannot_be_run(capsys: pytest.CaptureFixture[str]) -> None:

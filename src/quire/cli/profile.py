@@ -1,10 +1,13 @@
-"""`quire profile`: one offline run, split by module and op."""
+"""`quire profile`: one offline run, split by module, op and Python function."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import cProfile
 import dataclasses
 import json
+import pstats
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +19,8 @@ from quire.resolve.flags import Flags, add_engine_flags
 if TYPE_CHECKING:
     from quire.frontend.llm import LLM
     from quire.profile.layerwise import LayerwiseResults
+
+Prompts = list[list[int]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", None, "write both tables, nested", type=Path)
     add("--csv", None, "write the table of ops, or with --layerwise of modules", type=Path)
     add("--trace", None, "run again and write a trace for Perfetto", type=Path, metavar="DIR")
+    text = "run again with front end and core under cProfile, and write files for pstats"
+    add("--python", None, text, type=Path, metavar="DIR")
     add_engine_flags(parser, positional=True)
 
 
@@ -38,7 +45,10 @@ def run(namespace: argparse.Namespace) -> int:
     Raises:
         QuireError: the model cannot start or run.
     """
-    _operations(namespace, _engine_args(namespace))
+    args = _engine_args(namespace)
+    prompts = _operations(namespace, args)
+    if namespace.python is not None:
+        _python(args, prompts, namespace.output_len, namespace.python)
     return 0
 
 
@@ -55,8 +65,8 @@ def _engine_args(namespace: argparse.Namespace) -> EngineArgs:
     return dataclasses.replace(args, profiler_config=config)
 
 
-def _operations(namespace: argparse.Namespace, args: EngineArgs) -> None:
-    """Profile the ops and write the trace."""
+def _operations(namespace: argparse.Namespace, args: EngineArgs) -> Prompts:
+    """Profile the ops and write the trace; return the prompts."""
     from quire.bench.kernels.limits import known_or_measured
     from quire.bench.serving.workload import token_prompts
     from quire.frontend.llm import LLM
@@ -82,9 +92,10 @@ def _operations(namespace: argparse.Namespace, args: EngineArgs) -> None:
             _generate(llm, prompts, namespace.output_len)
             for path in llm.stop_profile():
                 print(f"trace: {path} (open it at ui.perfetto.dev, or in TensorBoard)")
+    return prompts
 
 
-def _generate(llm: LLM, prompts: list[list[int]], output_len: int) -> None:
+def _generate(llm: LLM, prompts: Prompts, output_len: int) -> None:
     from quire.core.sampling_params import SamplingParams
 
     params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
@@ -117,3 +128,43 @@ def _report(namespace: argparse.Namespace, args: EngineArgs, results: LayerwiseR
     if namespace.json is not None:
         text = json.dumps(results.convert_stats_to_dict(), indent=2)
         namespace.json.write_text(text + "\n", encoding="utf-8")
+
+
+def _python(args: EngineArgs, prompts: Prompts, output_len: int, folder: Path) -> None:
+    """Profile Python in the same run, with the core in its own process."""
+    from quire.profile.python import table
+
+    front, core = asyncio.run(_profiled(args, prompts, output_len))
+    folder.mkdir(parents=True, exist_ok=True)
+    pstats.Stats(front).dump_stats(folder / "front.pstats")
+    (folder / "core.pstats").write_bytes(core)
+    for name in ("front", "core"):
+        path = folder / f"{name}.pstats"
+        print(f"\nPython of the {name}, {path}:\n{table(path)}")
+
+
+async def _profiled(
+    args: EngineArgs, prompts: Prompts, output_len: int
+) -> tuple[cProfile.Profile, bytes]:
+    """Return the front end's profile, and the core's in pstats' format."""
+    from quire.core.sampling_params import SamplingParams
+    from quire.frontend.async_llm import AsyncLLM
+
+    params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True)
+    engine = await AsyncLLM.start(args)
+
+    async def one(prompt: list[int]) -> None:
+        async for _ in engine.generate({"prompt_token_ids": prompt}, params):
+            pass
+
+    try:
+        await one(prompts[0][:1])  # the first request also pays for imports and the like
+        await engine.call("start_python_profile")
+        front = cProfile.Profile()
+        front.enable()
+        await asyncio.gather(*map(one, prompts))
+        front.disable()
+        core: bytes = await engine.call("stop_python_profile")
+    finally:
+        engine.shutdown()
+    return front, core

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from quire.ops.op_times import OpMeter
     from quire.ops.rank_group import RankGroup
     from quire.ops.torch_ops.rank_group import TorchRankGroup
+    from quire.profile.python import ThreadProfile
 
 MAX_OP_PROFILE_STEPS = 1000
 CALLS = {
     *("start_profile", "stop_profile", "profile_status"),
     *("start_op_profile", "stop_op_profile", "op_profile_steps"),
+    *("start_python_profile", "stop_python_profile"),
 }
 """Methods of `Profiling` that `call` runs."""
 
@@ -78,6 +81,18 @@ class Profiling:
         else:
             self._trace = TraceProfiler(config, traced)
         self._ops = OpProfiler(meters, draft_meters, list if group is None else group.waited)
+
+    @cached_property
+    def _python(self) -> ThreadProfile:  # of the core's thread; the steps' thread if steps overlap
+        from quire.profile.python import ThreadProfile
+
+        return ThreadProfile()
+
+    def start_python_profile(self) -> None:
+        self._python.start()
+
+    def stop_python_profile(self) -> bytes:
+        return self._python.stop()
 
     @property
     def active(self) -> bool:

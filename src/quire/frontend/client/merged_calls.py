@@ -9,7 +9,12 @@ from typing import Any
 from quire.core.errors import EngineDeadError
 from quire.frontend.client.calls import CoreCalls
 
-FIRST_ONLY = frozenset({"start_op_profile", "op_profile_steps", "stop_op_profile"})
+FIRST_ONLY = frozenset(
+    {
+        *("start_op_profile", "op_profile_steps", "stop_op_profile"),
+        *("start_python_profile", "stop_python_profile"),
+    }
+)
 """Methods that only the first ready core runs: its profile stands for all."""
 
 
