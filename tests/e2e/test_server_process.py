@@ -97,12 +97,14 @@ def test_sigterm_finishes_what_is_under_way(tiny_model: Path) -> None:
         assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in core)
 
 
-def test_keys(tiny_model: Path) -> None:
-    with serving(tiny_model, "--api-key", "secret") as server:
+def test_keys_and_strict_fields(tiny_model: Path) -> None:
+    with serving(tiny_model, "--api-key", "secret", "--strict-fields") as server:
         assert server.http.get("/health").status_code == 200
         assert server.complete().status_code == 401
         server.http.headers["authorization"] = "Bearer secret"
         assert server.text(user="me")
+        refused = server.complete(unheard_of=1)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "unheard_of")
         assert server.stop(signal.SIGINT) == 0
 
 

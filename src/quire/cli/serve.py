@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _SAME_NAME = (
-    "max_body_bytes", "max_queued_requests", "max_stored_responses",
+    "max_body_bytes", "max_queued_requests", "max_stored_responses", "strict_fields",
     "tool_call_parser", "reasoning_parser", "shutdown_timeout", "root_path",
     "trust_request_chat_template", "default_chat_template_kwargs", "return_tokens_as_token_ids",
 )  # fmt: skip
@@ -75,6 +75,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     http("--max-stored-responses", 1024, text, type=_count, metavar="N")
     text = "accepted for vLLM; always on if the format is known"
     http("--enable-auto-tool-choice", False, text)
+    http(
+        "--strict-fields",
+        False,
+        "refuse fields without effect; by default they are ignored and reported in `warnings`",
+    )
     http(
         "--enable-force-include-usage",
         False,

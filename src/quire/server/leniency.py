@@ -9,10 +9,9 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from msgspec import inspect
-from starlette.requests import Request
 
 from quire.server.errors import invalid, not_supported
-from quire.server.notices import ignore
+from quire.server.notices import Notice
 from quire.server.rules import EMPTY, rules_of
 
 MAX_UNKNOWN = 256
@@ -32,10 +31,15 @@ Path = tuple["Path", str | int] | None
 
 
 class Relaxed:
-    """Walks through a value and changes it in place; reports each field without effect."""
+    """Walks through a value and changes it in place.
 
-    def __init__(self, request: Request, value: Any, kind: Any, where: str = "") -> None:
-        self._request = request
+    Args:
+        strict: refuse what would be ignored (`--strict-fields`).
+    """
+
+    def __init__(self, value: Any, kind: Any, where: str = "", *, strict: bool = False) -> None:
+        self.notices: list[Notice] = []
+        self._strict = strict
         self._noticed: set[tuple[type, str]] = set()
         self._num_unknown = 0
         root: Path = (None, where) if where else None
@@ -71,7 +75,7 @@ class Relaxed:
                 self._drop(name, value, fields, path)
         for name in unknown:
             del value[name]
-        for name in (fields.nulls | fields.no_texts) & value.keys():
+        for name in () if self._strict else (fields.nulls | fields.no_texts) & value.keys():
             if value[name] in (EMPTY if name in fields.nulls else ("",)):
                 self._notice(fields, (path, name), "It asks for nothing.")
                 del value[name]
@@ -83,15 +87,18 @@ class Relaxed:
         """Remove a field; raises `ApiError` if it must not be ignored."""
         place: Path = (path, name)
         value, rule = given[name], fields.rules.get(name)
-        if value is None:
+        if value is None and (rule is not None or not self._strict):
             return
         if rule is not None:
-            reason, twin = rule.reason, given.get(rule.twin or "")
-            if not rule.ignores(value):
-                if type(value) is not type(twin) or value != twin:  # 1 equals true
-                    raise not_supported(_written(place), reason)
-                reason = f"{rule.twin} is the same."
-            self._notice(fields, place, f"It has no effect: {reason}")
+            refuses = not rule.is_plain(value) if self._strict else not rule.ignores(value)
+            twin = given.get(rule.twin or "")
+            # 1 equals true, but does not mean it.
+            if refuses and not self._strict and type(value) is type(twin) and value == twin:
+                self._notice(fields, place, f"It has no effect: {rule.twin} is the same.")
+                return
+            if refuses:
+                raise not_supported(_written(place), rule.reason)
+            self._notice(fields, place, f"It has no effect: {rule.reason}")
             return
         if (fields.kind, name) in self._noticed:
             return
@@ -99,9 +106,9 @@ class Relaxed:
         if self._num_unknown > MAX_UNKNOWN:
             raise invalid(f"The body has more than {MAX_UNKNOWN} unknown fields.", None)
         meant = similar(name, fields.names)
-        if meant is not None:
-            where = _written(place)
-            raise invalid(f"Unknown field {where}; did you mean {meant}?", where)
+        if self._strict or meant is not None:
+            end = f"; did you mean {meant}?" if meant else "."
+            raise invalid(f"Unknown field {_written(place)}{end}", _written(place))
         self._notice(fields, place, "This server does not know the field; it has no effect.")
 
     def _notice(self, fields: _Fields, place: Path, message: str) -> None:
@@ -110,7 +117,19 @@ class Relaxed:
         key = (fields.kind, str(place[1]))
         if key not in self._noticed:
             self._noticed.add(key)
-            ignore(self._request, _written(place), message)
+            self.notices.append(Notice(_written(place), message))
+
+
+def relax(value: Any, kind: Any, where: str = "", *, strict: bool = False) -> list[Notice]:
+    """Remove fields without effect in a `kind` from `value`, in place; return a notice of each.
+
+    Raises:
+        ApiError: 400 for a field that would change the answer, or that is misspelt.
+    """
+    relaxed = Relaxed(value, kind, where, strict=strict)
+    for _ in relaxed.steps():
+        pass
+    return relaxed.notices
 
 
 def similar(name: str, known: Iterable[str]) -> str | None:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.requests import Request
 
+from quire.server.errors import not_supported
 from quire.server.state import server_state
 
 MAX_NOTICES = 64
@@ -62,8 +63,19 @@ def notices_of(request: Request) -> Warnings:
 
 
 def ignore(request: Request, param: str, message: str) -> None:
+    """Report that a field has no effect.
+
+    Raises:
+        ApiError: 400, with `--strict-fields`.
+    """
+    if server_state(request).options.strict_fields:
+        raise not_supported(param, message)
+    report(request, Notice(param, message))
+
+
+def report(request: Request, notice: Notice) -> None:
     """Report that a field has no effect, and count it, by the path of the route."""
-    note(request, Notice(param, message))
+    note(request, notice)
     names = {value: f"{{{name}}}" for name, value in request.path_params.items()}
     route = "/".join(names.get(part, part) for part in request.scope["path"].split("/"))
     server_state(request).engine.stats.ignored_fields[route] += 1

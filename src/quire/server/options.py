@@ -36,6 +36,8 @@ class AppOptions:
     """Most responses stored for `previous_response_id`; the oldest are deleted."""
     chat_template: str | None = None
     """Jinja source that replaces the model's template."""
+    strict_fields: bool = False
+    """Refuse fields without effect, which are otherwise ignored and reported."""
     tool_call_parser: str | None = None
     reasoning_parser: str | None = None
     """Names in `tools.table`; if None, the chat template decides."""

@@ -34,20 +34,21 @@ class Rule(msgspec.Struct, frozen=True):
     Attributes:
         reason: why it has no effect, or what to send instead; a sentence.
         neutral: values that are ignored, in addition to `EMPTY`; None ignores all.
+        strict: values that `--strict-fields` accepts, too; None accepts all.
         twin: the field here with the same meaning; a value equal to its value is ignored.
     """
 
     reason: str
     neutral: tuple[Any, ...] | None
+    strict: tuple[Any, ...] | None = ()
     twin: str | None = None
 
     def ignores(self, value: Any) -> bool:
-        if self.neutral is None:
-            return True
-        known = (*EMPTY, *self.neutral)  # without Python's `False == 0`
-        return any(
-            value == one and isinstance(value, bool) == isinstance(one, bool) for one in known
-        )
+        return self.neutral is None or _is_one_of(value, (*EMPTY, *self.neutral))
+
+    def is_plain(self, value: Any) -> bool:
+        """Return whether even `--strict-fields` accepts the value."""
+        return value is None or self.strict is None or _is_one_of(value, self.strict)
 
 
 Rules = Mapping[str, Rule]
@@ -60,9 +61,9 @@ class Strict(msgspec.Struct, forbid_unknown_fields=True):
     """Fields without effect, in addition to those of the bases."""
 
 
-def ignored(reason: str) -> Rule:
+def ignored(reason: str, *, strict: tuple[Any, ...] | None = ()) -> Rule:
     """Return a rule for a field that never changes the answer."""
-    return Rule(reason, None)
+    return Rule(reason, None, strict)
 
 
 def refused(reason: str, *neutral: Any) -> Rule:
@@ -87,3 +88,8 @@ def rules_of(kind: type) -> dict[str, Rule]:
     for base in reversed(kind.__mro__):
         found.update(vars(base).get("rules", {}))
     return found
+
+
+def _is_one_of(value: Any, known: tuple[Any, ...]) -> bool:
+    """Return whether a value is in `known`, without Python's `False == 0`."""
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in known)

@@ -71,7 +71,11 @@ def _accepts_images(engine: AsyncLLM) -> bool:
 
 
 def left_out(request: Request, kind: str, where: str) -> str:
-    """Return what the model reads in place of a part of a result, and report it to the client."""
+    """Return what the model reads in place of a part of a result, and report it to the client.
+
+    Raises:
+        ApiError: 400, with `--strict-fields`.
+    """
     reason = "this model reads text"
     if _accepts_images(server_state(request).engine):
         reason = (

@@ -21,10 +21,10 @@ from quire.server.openai.protocol import ChatRequest, CompletionRequest
 from quire.server.options import AppOptions
 
 
-def decode(body: bytes, kind: type[Any]) -> tuple[Any, dict[str, str]]:
+def decode(body: bytes, kind: type[Any], *, strict: bool = False) -> tuple[Any, dict[str, str]]:
     """What `read_request` makes of a body, and its notices by field."""
     stats = SimpleNamespace(ignored_fields=Counter[str]())
-    options = AppOptions(max_body_bytes=2**20)
+    options = AppOptions(max_body_bytes=2**20, strict_fields=strict)
     server = SimpleNamespace(options=options, engine=SimpleNamespace(stats=stats))
     app = SimpleNamespace(state=SimpleNamespace(server=server))
     headers = [(b"content-type", b"application/json")]
@@ -41,9 +41,9 @@ def decode(body: bytes, kind: type[Any]) -> tuple[Any, dict[str, str]]:
     return decoded, found
 
 
-def refusal(body: bytes) -> ApiError:
+def refusal(body: bytes, *, strict: bool = False) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        decode(body, CompletionRequest)
+        decode(body, CompletionRequest, strict=strict)
     assert caught.value.status == 400
     return caught.value
 
@@ -207,7 +207,7 @@ def test_unknown_fields_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_whole_numbers_are_integers() -> None:
     """And the mark that some editors put before a text is no part of it."""
     body = b'\xef\xbb\xbf{"prompt": "a", "max_tokens": 5.0, "n": 2e0, "temperature": 1.0}'
-    decoded, notices = decode(body, CompletionRequest)
+    decoded, notices = decode(body, CompletionRequest, strict=True)
     assert [decoded.max_tokens, decoded.n, notices] == [5, 2, {}]
     assert type(decoded.max_tokens) is int
     for number in (b"5.5", b"1e300", b'"5.5"', b'"five"', b'" 5"', b"true"):
@@ -220,7 +220,7 @@ def test_numbers_and_booleans_may_be_strings() -> None:
         b'{"prompt": "5", "max_tokens": "7", "seed": "-18446744073709551", "temperature": "0.5",'
         b' "top_p": "1", "logprobs": "2", "stream": "False", "ignore_eos": 1, "stop": "5"}'
     )
-    decoded, notices = decode(body, CompletionRequest)
+    decoded, notices = decode(body, CompletionRequest, strict=True)
     assert [decoded.prompt, decoded.stop, notices] == ["5", "5", {}]
     assert [decoded.max_tokens, decoded.seed, decoded.logprobs] == [7, -18446744073709551, 2]
     assert [decoded.temperature, decoded.top_p] == [0.5, 1.0]
@@ -238,6 +238,8 @@ def test_the_same_value_under_another_name() -> None:
     assert refusal(body % b"8").param == "n_predict"
     assert refusal(b'{"prompt": "a", "max_new_tokens": 7}').param == "max_new_tokens"
     assert refusal(b'{"prompt": "a", "echo": true, "return_full_text": 1}').param is not None
+    with pytest.raises(ApiError):
+        decode(body % b"7", CompletionRequest, strict=True)
 
 
 def test_numbers_in_lists_and_objects_may_be_strings() -> None:
@@ -245,7 +247,7 @@ def test_numbers_in_lists_and_objects_may_be_strings() -> None:
         b'{"prompt": ["5", "6"], "stop_token_ids": ["7", 8.0], "allowed_token_ids": [1, 2.0],'
         b' "logit_bias": {"5": "1", "6": 2}}'
     )
-    decoded, notices = decode(body, CompletionRequest)
+    decoded, notices = decode(body, CompletionRequest, strict=True)
     assert [decoded.prompt, decoded.stop_token_ids] == [["5", "6"], [7, 8]]
     assert [decoded.allowed_token_ids, notices] == [[1, 2], {}]
     assert decoded.logit_bias == {5: 1.0, 6: 2.0}
@@ -257,6 +259,30 @@ def test_numbers_in_lists_and_objects_may_be_strings() -> None:
 def test_null_is_nothing_to_report(name: bytes) -> None:
     body = b'{"prompt": "a", "%b": null}' % name
     assert decode(body, CompletionRequest)[1] == {}
+    assert decode(body, CompletionRequest, strict=True)[1] == {}
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        (b'"zzz": 1', "zzz"),
+        (b'"zzz": null', "zzz"),
+        (b'"negative_prompt": ""', "negative_prompt"),
+        (b'"metadata": {}', "metadata"),
+        (b'"store": true', "store"),
+        (b'"keep_alive": 5', "keep_alive"),
+        (b'"stream_options": {"zzz": 1}', "stream_options.zzz"),
+    ],
+)
+def test_strict_fields(field: bytes, param: str) -> None:
+    assert refusal(b'{"prompt": "a", %b}' % field, strict=True).param == param
+
+
+def test_strict_fields_have_labels() -> None:
+    body = b'{"prompt": "a", "user": "me", "store": false, "service_tier": "auto"}'
+    assert decode(body, CompletionRequest, strict=True)[1].keys() == {
+        "user", "store", "service_tier"
+    }  # fmt: skip
 
 
 def test_a_field_of_many_objects_is_reported_once() -> None:

@@ -60,6 +60,8 @@ async def test_a_server_without_a_folder_reports_that_it_computes_the_prompt() -
         assert "no --kv-transfer-config" in warning["message"]
         answer.pop("warnings")
         assert (await there.complete()).json()["choices"] == answer["choices"]
+    async with running(strict_fields=True) as there:
+        assert (await there.complete(**promise)).status_code == 400
 
 
 def test_promised_blocks_beyond_the_prompt_stay_behind() -> None:

@@ -148,6 +148,8 @@ async def test_values_that_ask_for_nothing() -> None:
         answer = (await app.chat(model="", **fields)).json()
         assert {each["param"] for each in answer["warnings"]} == {*fields}
         assert answer["model"] == MODEL
+    async with running(strict_fields=True) as app:
+        assert (await app.chat(temperature="")).status_code == 400
 
 
 async def test_a_response_takes_messages_of_chats() -> None:

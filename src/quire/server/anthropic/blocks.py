@@ -15,7 +15,7 @@ from quire.server.rules import Messages, Rules, Strict, each, ignored
 from quire.server.state import server_state
 from quire.server.tool_results import left_out
 
-_CITATIONS = ignored("The text is read; answers cite nothing.")
+_CITATIONS = ignored("The text is read; answers cite nothing.", strict=({"enabled": False},))
 _FILES = "send its text in a source of type text; PDFs, URLs and file ids are not served"
 _LEFT_OUT = {
     "container_upload": "This server runs no code.",

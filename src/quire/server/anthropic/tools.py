@@ -81,7 +81,7 @@ class ToolParam(Strict):
     cache_control: Any = None
 
     rules: ClassVar[Rules] = {
-        "defer_loading": ignored("Every tool is shown to the model at once."),
+        "defer_loading": ignored("Every tool is shown to the model at once.", strict=(False,)),
         "max_characters": ignored("The client cuts the output of its tools."),
     }
 

@@ -19,7 +19,8 @@ from starlette.requests import Request
 
 from quire.server.counts import UNCOUNTED_BYTES, BodyCounter, field_at_end
 from quire.server.errors import ApiError, invalid, not_supported
-from quire.server.leniency import Relaxed, choices_at
+from quire.server.leniency import Relaxed, choices_at, relax
+from quire.server.notices import report
 from quire.server.state import server_state
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -116,9 +117,11 @@ async def read_request(request: Request, kind: type[T], mend: Mend | None = None
     await asyncio.sleep(0)
     if mend is not None:
         mend(request, value)
-    relaxed = Relaxed(request, value, kind)
+    relaxed = Relaxed(value, kind, strict=server.options.strict_fields)
     for _ in relaxed.steps():
         await asyncio.sleep(0)
+    for notice in relaxed.notices:
+        report(request, notice)
     return cast(T, convert(value, kind, ""))
 
 
@@ -131,8 +134,9 @@ def read_part(request: Request, value: Any, kind: Any, where: str) -> Any:
     try:
         return convert(value, kind, where)
     except ApiError:
-        for _ in Relaxed(request, value, kind, where).steps():
-            pass
+        strict = server_state(request).options.strict_fields
+        for notice in relax(value, kind, where, strict=strict):
+            report(request, notice)
         return convert(value, kind, where)
 
 

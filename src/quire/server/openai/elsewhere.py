@@ -20,12 +20,12 @@ _TEXT_ONLY = "The model writes text."
 _ONE_WAY = "The server reads all images in one way; --mm-processor-kwargs sets it."
 
 LABELS: Rules = {
-    **each("user safety_identifier", ignored(_LABEL)),
-    "prompt_cache_key": ignored(_CACHED),
+    **each("user safety_identifier", ignored(_LABEL, strict=None)),
+    "prompt_cache_key": ignored(_CACHED, strict=None),
     "prompt_cache_retention": ignored(_CACHED),
-    "service_tier": ignored(_ONE_TIER),
+    "service_tier": ignored(_ONE_TIER, strict=("auto", "default")),
     "metadata": ignored(_NOTHING_STORED),
-    "store": ignored(_NOTHING_STORED),
+    "store": ignored(_NOTHING_STORED, strict=(False,)),
 }
 
 SAMPLERS: Rules = {
@@ -111,10 +111,10 @@ COMMON: Rules = {
     "return_hidden_states": refused("Hidden states are not reported.", False),
     "lora_path": refused("Send the adapter's name as model."),
     "watermarking": refused("Texts have no watermark.", False),
-    "session_id": ignored(_LABEL),
+    "session_id": ignored(_LABEL, strict=None),
     "stream_interval": ignored("Each event has what the model has written so far."),
     "ec_transfer_params": refused("No other server computes images."),
-    "routed_experts_prompt_start": ignored("Experts are not reported."),
+    "routed_experts_prompt_start": ignored("Experts are not reported.", strict=(0,)),
     **each("return_token_offsets return_mm_kwargs", ignored("It belongs to vLLM's render API.")),
     "rid": ignored("A request's id is its X-Request-Id, or request_id."),
 }
@@ -164,12 +164,12 @@ CHAT: Rules = {
 _NOT_IN_PROMPT = "The chat template does not get it."
 _EMPTY_ONLY = "Only text reaches the prompt."
 
-CACHED: Rules = {"cache_control": ignored(_CACHED)}
+CACHED: Rules = {"cache_control": ignored(_CACHED, strict=None)}
 
 MESSAGE: Rules = {
     **CACHED,
     "audio": refused(_EMPTY_ONLY),
-    "annotations": ignored(_NOT_IN_PROMPT),
+    "annotations": ignored(_NOT_IN_PROMPT, strict=([],)),
     "thinking": instead("reasoning_content"),
     **each("prefix partial", instead("continue_final_message at the top of the body", False)),
 }

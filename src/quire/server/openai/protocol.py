@@ -34,7 +34,9 @@ class StreamOptions(Strict):
     continuous_usage_stats: bool = False
     """vLLM's: each chunk reports the usage so far, not only the last chunk."""
 
-    rules: ClassVar[Rules] = {"include_obfuscation": ignored("Nothing is added to events.")}
+    rules: ClassVar[Rules] = {
+        "include_obfuscation": ignored("Nothing is added to events.", strict=(False,))
+    }
 
 
 class JsonSchema(Strict):
@@ -73,7 +75,7 @@ class StructuredOutputs(Strict):
     whitespace_pattern: str | None = None
     disable_additional_properties: bool = True
 
-    rules: ClassVar[Rules] = {"disable_fallback": ignored("There is one backend.")}
+    rules: ClassVar[Rules] = {"disable_fallback": ignored("There is one backend.", strict=None)}
 
 
 class TextRequest(Strict):

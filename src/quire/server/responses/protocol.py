@@ -51,7 +51,7 @@ class ReasoningConfig(Strict):
             ignored("Reasoning is not summarized; all of it is in the content of its item."),
         ),
         "context": ignored("The chat template chooses which reasoning the model sees again."),
-        "mode": ignored("The server has one reasoning mode."),
+        "mode": ignored("The server has one reasoning mode.", strict=("standard",)),
     }
 
 
@@ -99,7 +99,7 @@ class ResponsesRequest(TextRequest, kw_only=True):
     rules: ClassVar[Rules] = {
         **elsewhere.SAMPLERS,
         **elsewhere.CHAT_SAMPLING,
-        "client_metadata": ignored("The server does not tell callers apart."),
+        "client_metadata": ignored("The server does not tell callers apart.", strict=None),
         "context_management": ignored("Conversations are not compacted; see truncation."),
         "conversation": refused("Send previous_response_id instead."),
         "max_tool_calls": ignored("The server itself calls no tools."),
@@ -118,7 +118,7 @@ class ResponsesRequest(TextRequest, kw_only=True):
             "prompt_cache_options prompt_cache_retention",
             ignored("Every prefix is cached, for as long as there is memory."),
         ),
-        "service_tier": ignored("There is one tier of service."),
+        "service_tier": ignored("There is one tier of service.", strict=("auto", "default")),
     }
 
 

@@ -276,6 +276,9 @@ async def test_media_that_a_tool_returned() -> None:
         assert body["usage"]["prompt_tokens"] == len(seen)
         for wrong in ([USER, {**result, "content": [7]}], [7], 7):
             assert (await app.chat(messages=wrong)).status_code == 400
+    async with running(strict_fields=True) as app:
+        refused = (await app.chat(messages=[USER, result])).json()
+        assert refused["error"]["param"] == "messages[1].content[1]"
 
 
 async def test_a_body_that_is_packed() -> None:

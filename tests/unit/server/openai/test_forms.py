@@ -288,6 +288,8 @@ async def test_a_tools_result_may_be_json(given: object) -> None:
 async def test_marks_of_caches_have_no_effect() -> None:
     mark = {"cache_control": {"type": "ephemeral"}}
     parts = [{"type": "text", "text": "a", **mark}]
+    async with running(strict_fields=True) as app:
+        assert (await app.chat(messages=[{"role": "user", "content": parts, **mark}])).is_success
     async with running() as app:
         body = (await app.chat(messages=[{"role": "user", "content": parts}])).json()
         [warning] = body["warnings"]
