@@ -43,6 +43,7 @@ from quire.server.monitoring.snapshot import Camera
 from quire.server.openai import pooling
 from quire.server.openai.adapters import load_lora_adapter, unload_lora_adapter
 from quire.server.openai.chat import create_chat_completion
+from quire.server.openai.cohere import create_cohere_embedding
 from quire.server.openai.completions import create_completion
 from quire.server.openai.tokens import detokenize, tokenize, tokenizer_info
 from quire.server.openapi import show_openapi
@@ -167,6 +168,7 @@ def _routes() -> list[Route]:
         Route("/detokenize", detokenize, methods=["POST"]),
         Route("/tokenizer_info", tokenizer_info),
         Route("/v1/embeddings", pooling.create_embedding, methods=["POST"]),
+        Route("/v2/embed", create_cohere_embedding, methods=["POST"]),
         Route("/pooling", pooling.create_pooling, methods=["POST"]),
         Route("/classify", pooling.create_classification, methods=["POST"]),
         Route("/score", pooling.create_score, methods=["POST"]),

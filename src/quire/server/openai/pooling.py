@@ -71,7 +71,7 @@ async def create_embedding(request: Request) -> Response:
     call = await PoolingCall.of(request, EmbeddingRequest, "embd", "input")
     body = call.body
     config = check_task(call.config, "embed")
-    name = _prompt_of_kind(request, config, body.input_type, body.prompt_name)
+    name = prompt_of_kind(request, config, body.input_type, body.prompt_name)
     prompts = [
         instructed(config, prompt, name) if isinstance(prompt, str) else prompt
         for prompt in await call.prompts(body)
@@ -261,8 +261,8 @@ class PoolingCall(Call, Generic[B]):
         }
 
 
-def _prompt_of_kind(
-    request: Request, config: PoolingConfig, kind: str | None, wanted: str | None
+def prompt_of_kind(
+    request: Request, config: PoolingConfig, kind: str | None, wanted: str | None = None
 ) -> str | None:
     """Return the name of the model's prompt for an `input_type`, such as query, or Cohere's
     search_query; documents may have none.

@@ -40,10 +40,11 @@ def written(
     kind: Callable[[int, Any], T], vectors: Sequence[Floats], encoding: str | None
 ) -> Turns[list[T]]:
     """Return the vectors of an answer, encoded as JSON."""
+    encode = _encoding(encoding)
     data: list[T] = []
     size = 0
     for index, vector in enumerate(vectors):
-        data.append(as_json(kind(index, _encoded(vector, encoding))))
+        data.append(as_json(kind(index, encode(vector))))
         size += len(vector)
         if size > NUMBERS_PER_TURN:
             size = 0
@@ -51,7 +52,12 @@ def written(
     return data
 
 
-def _encoded(vector: Floats, encoding: str | None) -> list[float] | str:
-    if encoding == "base64":
-        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
-    return cast(list[float], vector.tolist())
+def _encoding(wanted: str | None) -> Callable[[Floats], list[float] | list[int] | str]:
+    if wanted == "base64":
+        return lambda vector: base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    if wanted in ("binary", "ubinary"):
+        import numpy as np
+
+        least = 128 if wanted == "binary" else 0
+        return lambda vector: [byte - least for byte in np.packbits(vector > 0).tobytes()]
+    return lambda vector: cast(list[float], vector.tolist())

@@ -399,6 +399,30 @@ async def test_other_names_of_prompts_and_tasks() -> None:
         assert warning["param"] == "input_type"
 
 
+async def test_coheres_embeddings() -> None:
+    async with pooling(EMBED) as http:
+        query = (await ask(http, "/v1/embeddings", input="b", input_type="query"))["data"]
+        kinds = ["float", "base64", "binary", "ubinary"]
+        asked = {"texts": ["b"], "input_type": "search_query", "embedding_types": kinds}
+        answer = await ask(http, "/v2/embed", **asked)
+        found = answer["embeddings"]
+        assert found["float"] == [query[0]["embedding"]]
+        packed = base64.b64decode(found["base64"][0])
+        assert list(struct.unpack(f"<{SIZE}f", packed)) == found["float"][0]
+        assert found["ubinary"] == [[0b11000000]]
+        assert found["binary"] == [[0b11000000 - 128]]
+        assert answer["texts"] == ["b"]
+        assert answer["meta"]["billed_units"] == {"input_tokens": 3}
+        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+        joined = await ask(http, "/v2/embed", inputs=[{"content": parts}])
+        assert joined["texts"] == ["ab"]
+        assert list(joined["embeddings"]) == ["float"]
+        for wrong in ({}, {"texts": ["a"], "inputs": []}, {"texts": []}):
+            assert (await refused(http, "/v2/embed", **wrong))["param"] == "texts"
+        error = await refused(http, "/v2/embed", texts=["a"], embedding_types=["int8"])
+        assert error["param"] == "embedding_types[0]"
+
+
 async def test_many_vectors_are_written_in_turns() -> None:
     vectors = [np.full(NUMBERS_PER_TURN // 2, i, np.float32) for i in range(6)]
     turns = written(EmbeddingData, vectors, "base64")
