@@ -158,7 +158,8 @@ def read_host(pid: int | None = None) -> HostReading | None:
         with suppress(OSError):  # it has just exited
             cpu[process] = _cpu_seconds(process)
             for thread in listed(_PROC / str(process) / "task"):
-                found[process, int(thread.name)] = _scheduled(thread)
+                with suppress(ProcessLookupError):
+                    found[process, int(thread.name)] = _scheduled(thread)
     busy = user + nice + system + irq + softirq + steal
     return HostReading(time.monotonic(), busy, steal, cpu, found, _others(cpu))
 
@@ -317,6 +318,11 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _scheduled(thread: Path) -> _Thread:
-    """Return a thread's seconds on a CPU and in a run queue; zeros if the kernel counts none."""
+    """Return a thread's seconds on a CPU and in a run queue; zeros if the kernel counts none.
+
+    Raises ProcessLookupError for a thread that has exited: zeros would take back what it waited.
+    """
     ran, waited, *_ = [*text(thread / "schedstat").split(), 0, 0]
+    if not ran and not thread.exists():
+        raise ProcessLookupError
     return _Thread(int(ran) / 1e9, int(waited) / 1e9)

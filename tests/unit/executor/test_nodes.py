@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
 import quire
@@ -79,6 +80,14 @@ def expected() -> list[int]:
     return tokens
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process is gone, also if it goes meanwhile."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def wait_until(what: Callable[[], bool], seconds: float = SECONDS) -> None:
     end = time.monotonic() + seconds
     while not what():
@@ -123,7 +132,7 @@ def test_two_machines_give_the_tokens_of_one(
             if encrypts:
                 executor.retire()
         executor.shutdown()
-        wait_until(lambda worker=worker: not worker.is_running() or worker.status() == "zombie")
+        wait_until(lambda worker=worker: has_ended(worker))
     lender.join(SECONDS)
     assert not lender.is_alive()
     if encrypts:

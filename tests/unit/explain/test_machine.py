@@ -21,6 +21,7 @@ from quire.explain.host import (
     HostReading,
     Pauses,
     _neighbours,
+    _scheduled,
     _Thread,
     peers,
     read_host,
@@ -168,3 +169,13 @@ def test_processes_that_come_and_go() -> None:
     assert (use.waits, use.loop_waited) == ([0.25], 0.25)  # process 1 holds the event loop
     assert (use.own, use.waited, use.busy, use.steal) == (1.5, 0.5, 3.0, 0.5)
     assert use.others == pytest.approx(0.75)
+
+
+def test_a_thread_that_has_exited_has_no_times(tmp_path: Path) -> None:
+    """Zeros would take back what it had waited before."""
+    with pytest.raises(ProcessLookupError):
+        _scheduled(tmp_path / "7")
+    (tmp_path / "8").mkdir()
+    assert _scheduled(tmp_path / "8") == _Thread(0.0, 0.0)  # of a kernel that counts none
+    (tmp_path / "8" / "schedstat").write_text("2000000000 500000000 3\n")
+    assert _scheduled(tmp_path / "8") == _Thread(2.0, 0.5)
