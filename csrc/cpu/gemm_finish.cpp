@@ -1,5 +1,7 @@
 // The epilogue of an ISA's GEMM kernels, compiled once for all of them: with three dtypes and every
 // activation, it would be the largest part of each.
+#include <type_traits>
+
 #include "gemm_finish_bf16.h"
 
 namespace quire::QUIRE_ISA {
@@ -105,22 +107,25 @@ void activate(int64_t rows, float* sums) {
   }
 }
 
+// T is the type to which the results are rounded: bf16, or float for all others.
+template <class T>
 void activate(int epilogue, int64_t rows, float* sums) {
   switch (epilogue) {
 #define QUIRE_ACTIVATE(code, name, F, gated) \
-  case code: return activate<F<float>, gated>(rows, sums);
+  case code: return activate<F<T>, gated>(rows, sums);
     QUIRE_ACTIVATIONS(QUIRE_ACTIVATE)
 #undef QUIRE_ACTIVATE
     default: return;
   }
 }
 
-// Activations work on floats, so that they are not compiled for every T and kind of sums.
+// Activations work on floats, so that they are not compiled for every kind of sums.
 template <class T>
 void finish_as(const GemmArgs& a, int64_t r, int64_t rows, int64_t n0, float* sums) {
   if (a.epilogue == kNoEpilogue) return put_sums<T>(a, r, rows, n0, Floats{sums});
   round_sums<T>(a.bias == nullptr ? nullptr : a.bias + n0, rows, sums);
-  activate(a.epilogue, rows, sums);
+  using Rounded = std::conditional_t<std::is_same_v<T, bf16>, bf16, float>;
+  activate<Rounded>(a.epilogue, rows, sums);
   const int64_t width = kGatedEpilogues[a.epilogue] ? kHalf : kBlockRows;
   const int64_t column = n0 / kBlockRows * width, cols = smaller(width, a.columns - column);
   T* y = static_cast<T*>(a.y) + r * a.y_stride + column;

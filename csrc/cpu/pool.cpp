@@ -120,7 +120,7 @@ void* Pool::scratch(int64_t bytes) {
     const int64_t rounded = (bytes + bytes / 4 + page - 1) / page * page;  // grows in few steps
     memory.at = aligned_alloc(static_cast<size_t>(page), static_cast<size_t>(rounded));
     if (memory.at == nullptr) throw std::bad_alloc();
-    #if defined(MADV_HUGEPAGE)
+#if defined(MADV_HUGEPAGE)
     if (page == kHugePage) madvise(memory.at, static_cast<size_t>(rounded), MADV_HUGEPAGE);
 #endif
     memory.bytes = rounded;

@@ -2,7 +2,8 @@
 //
 // A lane's result depends only on that lane, so the end of a row is rounded like its middle. The largest
 // relative errors against exact arithmetic, over all floats, in units of 2^-24 (checked by tests): exp 2,
-// tanh 5, sigmoid 4, normal_tail 10; of bf16 more (times_sigmoid). Subnormal results have an absolute error of 2^-149. NaN stays NaN.
+// tanh 5, sigmoid 4, normal_tail 10; of bf16 more (times_sigmoid). Subnormal results have an absolute
+// error of 2^-149. NaN stays NaN.
 #pragma once
 
 #include "simd.h"

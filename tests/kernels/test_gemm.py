@@ -335,6 +335,22 @@ def test_an_epilogue_is_the_operation_of_its_name(
         assert bool((room[-64:] == 7).all())
 
 
+@pytest.mark.parametrize("epilogue", get_args(Activation))
+def test_an_epilogue_rounds_as_the_operation_does(
+    kernels: Kernels, epilogue: Epilogue, generator: torch.Generator
+) -> None:
+    """On so many products between the ends of the functions that arithmetic of another error would
+    round some of them otherwise."""
+    if kernels.isa.endswith("_emulated"):
+        pytest.skip("takes a million emulated instructions")
+    weight = draw(generator, torch.bfloat16, 512, 32) / 4
+    x = draw(generator, torch.bfloat16, 600, 32)
+    plain = PackedLinear(kernels, pool_of(2), weight, kind="bf16").forward(x)
+    fused = PackedLinear(kernels, pool_of(2), weight, kind="bf16", epilogue=epilogue).forward(x)
+    wanted = FusedKernels(kernels, pool_of(2)).activation(plain, epilogue)
+    assert torch.equal(fused, wanted)
+
+
 @pytest.mark.parametrize("epilogue", ["relu2", "relu2_mul"])
 def test_subnormal_results_of_an_activation_stay(
     kernels: Kernels, kind: WeightKind, epilogue: Epilogue, generator: torch.Generator
