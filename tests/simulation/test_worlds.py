@@ -46,8 +46,8 @@ def test_the_same_seed_is_the_same_world() -> None:
     assert history(11) == history(11)
 
 
-def test_worlds_preempt_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worlds are worth simulating: they do what they are there to try."""
+def noted_victims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return how many requests each one that went first displaced, from now on."""
     victims = list[int]()
     advance = Seats._advance
 
@@ -56,6 +56,12 @@ def test_worlds_preempt_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
         advance(seats, first, given_up)
 
     monkeypatch.setattr(Seats, "_advance", noted)
+    return victims
+
+
+def test_worlds_preempt_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worlds are worth simulating: they do what they are there to try."""
+    victims = noted_victims(monkeypatch)
     stats = [run_world(seed).core.scheduler.stats() for seed in FEW]
     assert sum(s.num_preemptions for s in stats) > 30
     assert sum(victims) > 0
@@ -69,7 +75,7 @@ def test_worlds_preempt_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_long_contexts_of_one_client_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside them, those of others get what is theirs, and all get their own tokens."""
-    chosen = Counter[bool]()
+    chosen, victims = Counter[bool](), noted_victims(monkeypatch)
     last_row = Seats.last_row
 
     def noted(seats: Seats) -> int:
@@ -92,6 +98,7 @@ def test_long_contexts_of_one_client_do_no_harm(monkeypatch: pytest.MonkeyPatch)
         world.check(world.run())
     assert chosen[False] > 0
     assert chosen[True] > 5
+    assert sum(victims) > 5
 
 
 def test_whatever_cannot_be_loaded_is_computed_again() -> None:
