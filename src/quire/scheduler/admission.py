@@ -179,13 +179,10 @@ class Admission:
             missing = np.clip(self._kv.most_blocks(sys.maxsize) - held, 0, missing)
         return missing
 
-    def queued(self, wanted: Column) -> dict[str, int]:
+    def queued(self) -> dict[str, int]:
         """Return the tokens of the next request, by client, if the client computes no prompt yet.
 
         Empty if the request cannot begin in this step.
-
-        Args:
-            wanted: tokens of each running request.
         """
         ready, waits = self._loading.next(), len(self._waiting) > 0
         full = len(self._running) + len(self._loading) >= self._max_num_seqs
@@ -193,7 +190,10 @@ class Admission:
             return {}
         first, tokens = ready or (self._waiting.peek(), 0)
         client, running = first.options.client, self._running.requests
-        prompts = {running[row].options.client for row in (wanted > 1).nonzero()[0].tolist()}
+        if self._running.clients.keys() <= {client}:
+            return {}
+        rows = (self._running.wanted() > 1).nonzero()[0].tolist()
+        prompts = {running[row].options.client for row in rows}
         if not prompts or client in prompts:
             return {}
         if ready is None:

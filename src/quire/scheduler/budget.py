@@ -16,6 +16,7 @@ far too much.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import numpy as np
 
@@ -37,6 +38,9 @@ CHANGE = 1.25
 """Steps with prompts that have become so much slower or faster make older measurements doubtful."""
 SOON, LATE = 8, 64
 """Steps with prompts before one without: after a change, and else."""
+SHARED_SECONDS = 0.5
+"""Limit of a step that computes prompts only, if another client may come. Each step reads all
+weights, so a shorter limit would cost throughput."""
 TRIALS = 4
 """Measured steps of a size before the next power of two is tried once, if it is new: no prediction
 can replace a measurement there. One slow step is no reason to avoid it for `STALE` steps, so it is
@@ -74,6 +78,7 @@ class StepBudget:
         *,
         resumed: int = 0,
         most_crowd: float = math.inf,
+        rivals: Collection[int] = (),
         reads: bool = False,
     ) -> int:
         """Return the token budget of the next step; now and then, one for decoding alone.
@@ -85,39 +90,56 @@ class StepBudget:
             pictured: how many of the running prompts have images.
             resumed: of the other prompts, running and waiting, those that have had output before.
             most_crowd: the most that waiting prompts may raise the limit.
+            rivals: prompt tokens of each client that has any, if there are several clients.
             reads: the step reads an image, too. Without texts, half of the time is for that.
         """
         decoding = wanted == 1
         num_decodes = int(np.count_nonzero(decoding))
+        prompts = np.flatnonzero(wanted > 1)
+        behind = int(computed[prompts[0]]) if len(prompts) else 0
         if num_decodes == 0:
-            return self.max_tokens
+            return self._shared(len(prompts), behind, rivals) if rivals else self.max_tokens
         if self._mixed_steps >= (SOON if self._has_changed else LATE) and not reads:
             self._mixed_steps, self._asked = 0, True
             return num_decodes
         context = int(computed[decoding].sum()) + num_decodes
-        prompts = np.flatnonzero(wanted > 1)
-        behind = int(computed[prompts[0]]) if len(prompts) else 0
         texts = len(prompts) - pictured
         crowd = max((texts + waiting - resumed) / num_decodes, resumed / PATIENT / num_decodes)
         stretch = max(1.0, min(crowd, most_crowd)) * self._stretch
         if reads and texts + waiting == 0:
             stretch = (stretch + 1.0) / 2
         limit = stretch * self.decode_seconds(num_decodes, context)
-        # Bisection. Each text gets at least one token, so none starves; of images the first does.
-        # One more, or the step would be measured as one that only decodes, never as mixed again.
-        fits, fails = max(1, texts + (pictured > 0)) + 1, self.max_tokens
-        while fails - fits > 1:
-            middle = (fits + fails) // 2
-            if self.mixed_seconds(num_decodes, context, middle, behind) <= limit:
-                fits = middle
-            else:
-                fails = middle
-        total = num_decodes + fits
+        # Each text gets at least one token, so none starves; of images the first does. One more,
+        # or the step would be measured as one that only decodes, never as mixed again.
+        least = max(1, texts + (pictured > 0)) + 1
+        total = num_decodes + self._largest(least, limit, num_decodes, context, behind)
         if self._mixed.count(total) >= TRIALS:
             larger = 1 << total.bit_length()
             if self._mixed.is_new(larger):
                 total = larger
         return min(self.max_tokens, total)
+
+    def _shared(self, num_prompts: int, behind: int, rivals: Collection[int]) -> int:
+        """Return the tokens of a step that computes prompts only, if there are several clients.
+
+        The shortest prompt takes little longer than if all were as short.
+        """
+        limit = SHARED_SECONDS
+        if len(rivals) > 1:
+            short = self.mixed_seconds(0, 0, len(rivals) * min(rivals), behind)
+            limit = min(limit, self._stretch * short)
+        return min(self.max_tokens, self._largest(num_prompts + 1, limit, 0, 0, behind))
+
+    def _largest(self, least: int, limit: float, num_seqs: int, context: int, behind: int) -> int:
+        """Return the largest chunk, of at least `least` tokens, within `limit` seconds."""
+        fits, fails = least, self.max_tokens
+        while fails - fits > 1:
+            middle = (fits + fails) // 2
+            if self.mixed_seconds(num_seqs, context, middle, behind) <= limit:
+                fits = middle
+            else:
+                fails = middle
+        return fits
 
     def observe(self, scheduled: Column, computed: Column, seconds: float) -> None:
         """Learn from a step.

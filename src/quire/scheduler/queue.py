@@ -31,6 +31,10 @@ class Rounds:
         self._last: dict[str, int] = {}
         self._most = REMEMBERED
 
+    @property
+    def num_clients(self) -> int:
+        return len(self._last)
+
     def next(self, client: str) -> int:
         """Return the round of a client's new request: after its last one, and not in the past."""
         if len(self._last) >= self._most:
@@ -70,6 +74,11 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return self._live
+
+    @property
+    def num_clients(self) -> int:
+        """Return how many clients there are, or were not long ago."""
+        return self._rounds.num_clients
 
     def add(self, request: Request, priority: int) -> None:
         """Queue a new request."""

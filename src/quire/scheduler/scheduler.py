@@ -6,7 +6,7 @@ computes as many of the rest as the budget allows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import islice
 
 from quire.core.batch import BlockRun, Column, ModelOutput, SchedulerOutput
@@ -130,8 +130,9 @@ class Scheduler:
         self._events.now = now
         victims = self._make_way()
         preempted = self._state.num_preemptions
-        budget = self._step_size.choose()
-        num_passes, blocks = self._schedule_running(num_steps, budget)
+        queued = self._admission.queued()
+        budget = self._step_size.choose(queued)
+        num_passes, blocks = self._schedule_running(num_steps, budget, queued)
         admitted: list[Admitted] = []
         if self._state.num_preemptions == preempted:
             budget -= int(running.scheduled.sum() + running.further.sum())
@@ -238,7 +239,9 @@ class Scheduler:
             self._preemption.preempt(self.running.requests.index(victim))
         return victims
 
-    def _schedule_running(self, num_steps: int, budget: int) -> tuple[int, list[BlockRun]]:
+    def _schedule_running(
+        self, num_steps: int, budget: int, queued: Mapping[str, int]
+    ) -> tuple[int, list[BlockRun]]:
         """Fill `running.scheduled` and `further`; return the passes, and the new blocks by row."""
         running = self.running
         if self.kv.window is not None:
@@ -246,7 +249,6 @@ class Scheduler:
         while True:
             wanted = running.wanted()
             others = len(self.waiting) > 0 and len(running) < self.config.max_num_seqs
-            queued = self._admission.queued(wanted)
             running.scheduled[:] = running.share(wanted, budget, queued, others=others)
             self._state.image_chunks.level(
                 running.requests, wanted, running.num_computed, running.scheduled

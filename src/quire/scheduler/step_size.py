@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -34,8 +35,12 @@ class StepSize:
             if config.micro_batches > 1:
                 self._chunks = LevelChunks(cost, config.micro_batches, most)
 
-    def choose(self) -> int:
-        """Return the token budget of the next step."""
+    def choose(self, queued: Mapping[str, int]) -> int:
+        """Return the token budget of the next step.
+
+        Args:
+            queued: see `in_turns`.
+        """
         if self._budget is None:
             return self._most
         state = self._state
@@ -54,6 +59,7 @@ class StepSize:
             pictured,
             resumed=self._resumed(wanted, waiting),
             most_crowd=self._most_crowd(wanted),
+            rivals=self._rivals(wanted, queued),
             reads=state.image_chunks.reads,
         )
 
@@ -80,6 +86,18 @@ class StepSize:
             return math.inf
         own = min(prompts[client] / count for client, count in streams.items())
         return max(own, len(prompts) / len(streams))
+
+    def _rivals(self, wanted: Column, queued: Mapping[str, int]) -> list[int]:
+        """Return the prompt tokens of each client that has any, if there are several clients."""
+        running, queue = self._state.running, self._state.waiting
+        if queue.num_clients < 2:
+            return []
+        tokens = Counter(queued)
+        for row in (wanted > 1).nonzero()[0].tolist():
+            tokens[running.requests[row].options.client] += int(wanted[row])
+        if not tokens and queue:
+            return [queue.peek().num_tokens]
+        return [*tokens.values()]
 
     def _level_chunk(self, chunks: LevelChunks, wanted: Column, waiting: int) -> int:
         """Return the token budget of a step that computes prompts only."""

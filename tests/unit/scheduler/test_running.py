@@ -112,9 +112,9 @@ def test_what_the_budget_is_chosen_from(monkeypatch: pytest.MonkeyPatch) -> None
     s = new(Tokens(), max_itl_stretch=4.0)
     asked: list[tuple[Any, ...]] = []
 
-    def tokens(wanted: Any, computed: Any, waiting: int, pictured: int, **others: float) -> int:
+    def tokens(wanted: Any, computed: Any, waiting: int, pictured: int, **others: Any) -> int:
         assert not pictured
-        assert others == {"resumed": 0, "reads": False, "most_crowd": math.inf}
+        assert others == {"resumed": 0, "reads": False, "most_crowd": math.inf, "rivals": []}
         asked.append((wanted.tolist(), computed.tolist(), waiting))
         return 40
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from quire.core.config import CacheConfig, SchedulerConfig
 from quire.core.request import RequestStatus
+from quire.scheduler.budget import SHARED_SECONDS
 from quire.scheduler.queue import REACH
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.turns import in_turns, level
@@ -72,6 +73,22 @@ def test_no_tokens_are_left_for_a_request_that_does_not_fit() -> None:
     assert step(s)[0] == {"w": 64}
     s.add(request("x", 8, client="a"))
     assert step(s)[0] == {"w": 64}
+
+
+def test_steps_are_short_while_another_client_may_come() -> None:
+    limits = SchedulerConfig(1000, 8, 600, max_itl_stretch=2.0)
+    seconds = SHARED_SECONDS / 100
+    s = Scheduler(limits, CacheConfig(BLOCK, 999), Tokens(seconds))
+    s.add(request("v", 900, client="a"))
+    assert step(s)[0] == {"v": 600}  # the only client
+    s.add(request("b", 8, client="b", max_tokens=1))
+    assert step(s)[0] == {"v": 24, "b": 8}  # twice the time of two short prompts
+    assert step(s)[0] == {"v": 100}
+    s.abort(["v"])
+    s.add(request("w", 900, client="a"))
+    assert step(s)[0] == {"w": 100}
+    s.add(request("c", 200, client="c", max_tokens=1))
+    assert step(s)[0] == {"w": 51, "c": 49}
 
 
 def test_prompts_of_others_do_not_slow_a_stream_as_its_own_do() -> None:
