@@ -459,8 +459,8 @@ def test_parts_of_a_long_image_stand_between_texts(tmp_path: Path) -> None:
 
 
 PROCESSORS = [
-    "gemma3", "panned", "paligemma", "internvl", "llava", "whole", "llava_next", "mistral3",
-    "qwen2_vl", "qwen3_vl", "idefics3", "smolvlm",
+    "gemma3", "panned", "paligemma", "internvl", "llava", "whole", "llava_siglip", "llava_next",
+    "mistral3", "qwen2_vl", "qwen3_vl", "idefics3", "smolvlm",
 ]  # fmt: skip
 
 
@@ -484,6 +484,7 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str, share: int)
     assert settings is not None
     named = {"Qwen3VL": "Qwen2VL", "PaliGemma": "Siglip", "InternVL": "GotOcr2"}
     name = (named | {"Mistral3": "Pixtral"}).get(MODELS[kind][0], MODELS[kind][0])
+    name = "Siglip" if kind == "llava_siglip" else name
     oracle = getattr(transformers, f"{name}ImageProcessorPil")(**processor, **(changes or {}))
     assert len(some) == 54 // share
     for label, data in some:
@@ -499,6 +500,8 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str, share: int)
             got = np.concatenate([patches_of(span, vision, settings) for span in spans])
         else:
             stacked = [normalized(span, settings.mean, settings.std) for span in spans]
+            if kind == "llava_siglip":  # pixels behind the last whole patch, which are not read
+                expected = expected[..., :32, :32]
             got = torch.stack(stacked).numpy().reshape(expected.shape)
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5, err_msg=label)
 

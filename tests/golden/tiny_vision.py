@@ -79,6 +79,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"size": {"shortest_edge": 32}, "crop_size": {"height": 32, "width": 32}},
     ),
+    "llava_siglip": (
+        "Llava",
+        {
+            "vision_config": {"model_type": "siglip_vision_model", "num_hidden_layers": 3, **_TOWER}
+            | {"image_size": 36},
+            "text_config": {"model_type": "qwen2", **_TEXT},
+            "image_token_index": IMAGE,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+        },
+        {"size": {"height": 36, "width": 36}},
+    ),
     "internvl": (
         "InternVL",
         {

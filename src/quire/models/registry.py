@@ -222,7 +222,7 @@ def _architecture_name(hf_config: Mapping[str, Any]) -> str:
     if classes and "vision_config" in hf_config:
         raise UnsupportedModelError(
             f"config.json: {', '.join(classes)} also reads images (vision_config); of such models "
-            f"Quire has {', '.join(CLASSES)} (LLaVA only with a tower of CLIP or Pixtral).",
+            f"Quire has {', '.join(CLASSES)} (LLaVA only with a tower of CLIP, SigLIP or Pixtral).",
             fix="Use one of them, or a checkpoint of the text model alone.",
             param="architectures",
         )

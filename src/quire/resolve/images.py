@@ -92,6 +92,8 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
         )
     _check_step(args, model, vision)
     defaults, changeable = _KINDS[vision.kind]
+    if vision.kind == "llava" and not vision.class_token:  # SigLIP's patches
+        defaults = _KINDS["siglip"][0]
     settings = defaults | _stored(source) | _kwargs(args, changeable)
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         hf.only(settings, name, True, "images in one form")

@@ -17,6 +17,7 @@ TEXT: dict[str, Any] = {
 CONFIG = {"architectures": ["UnknownForConditionalGeneration"], "text_config": TEXT}
 
 LLAVA: dict[str, Any] = {"architectures": ["LlavaForConditionalGeneration"]}
+SIGLIP: dict[str, Any] = {"vision_config": {"model_type": "siglip_vision_model"}}
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,9 @@ LLAVA: dict[str, Any] = {"architectures": ["LlavaForConditionalGeneration"]}
         (LLAVA, False),
         (LLAVA | {"vision_config": {"model_type": "clip_vision_model"}}, False),
         (LLAVA | {"vision_config": {"model_type": "pixtral"}}, False),
-        (LLAVA | {"vision_config": {"model_type": "siglip_vision_model"}}, True),
+        (LLAVA | SIGLIP, True),
+        (LLAVA | SIGLIP | {"vision_feature_select_strategy": "full"}, False),
+        (LLAVA | {"vision_config": {"model_type": "new"}}, True),
         ({"architectures": ["MistralForCausalLM"]}, False),
         ({"architectures": ["UnknownForRetrieval"]}, False),
         ({"architectures": "x"}, False),
@@ -71,6 +74,6 @@ def test_names(stored: str, name: str | None) -> None:
 
 
 def test_a_refusal_does_not_name_the_refused_class_as_known() -> None:
-    vision = {"vision_config": {"model_type": "siglip_vision_model"}, "text_config": {}}
-    with pytest.raises(UnsupportedModelError, match="LLaVA only with a tower of CLIP or Pixtral"):
+    vision = {"vision_config": {"model_type": "new"}, "text_config": {}}
+    with pytest.raises(UnsupportedModelError, match="LLaVA only with a tower of CLIP, SigLIP or"):
         model_config(LLAVA | vision)

@@ -1,4 +1,4 @@
-"""LLaVA 1.5: CLIP's patches, of a layer before the last, behind two products."""
+"""LLaVA 1.5: CLIP's patches, of a layer before the last, behind two products; or SigLIP's."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from quire.models.vision import architecture as towers
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
-    hf.only(config, "vision_feature_select_strategy", "default", "the patches without the class")
     hf.only(config, "projector_hidden_act", "gelu", "the projector of LLaVA 1.5")
-    tower = towers.clip_shape(vision)
+    if vision.get("model_type") == "siglip_vision_model":
+        tower = towers.siglip_shape(vision) | {"final_norm": False}
+    else:
+        why = "the patches without the class"
+        hf.only(config, "vision_feature_select_strategy", "default", why)
+        tower = towers.clip_shape(vision)
     layers = towers.layers_read(config, tower["num_layers"], -2)
     hidden = text.hidden_size
     return VisionConfig(
@@ -34,7 +38,7 @@ ARCHITECTURE = towers.VisionArchitecture(
             "connector.1": "multi_modal_projector.linear_2",
         },
         # Layers behind the one that is read.
-        ignored=r".*\.(?:position_ids|post_layernorm\..*|layers\.\d+\..*)",
+        ignored=r".*\.(?:position_ids|post_layernorm\..*|head\..*|layers\.\d+\..*)",
     ),
     text=towers.CAUSAL_LM,
 )

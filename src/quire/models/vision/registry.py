@@ -27,7 +27,7 @@ CLASSES: dict[str, VisionKind] = {
     "SiglipModel": "siglip",
     "SmolVLMForConditionalGeneration": "idefics3",
 }
-_CLIP, _PIXTRAL = "clip_vision_model", "pixtral"
+_CLIP, _PIXTRAL, _SIGLIP = "clip_vision_model", "pixtral", "siglip_vision_model"
 _KINDS = Registry(
     "vision architecture",
     {kind: f"quire.models.vision.{kind}:ARCHITECTURE" for kind in get_args(VisionKind)},
@@ -52,6 +52,9 @@ def vision_kind(config: hf.HFConfig) -> VisionKind | None:
     below = tower.get("model_type", _CLIP)
     if below == _PIXTRAL and kind == "llava":
         return "pixtral"
+    # SigLIP has no class: a checkpoint that drops the first row drops a patch.
+    if below == _SIGLIP and kind == "llava":
+        return kind if config.get("vision_feature_select_strategy") == "full" else None
     return kind if below == _CLIP else None
 
 
