@@ -4,8 +4,8 @@
 
 The first client keeps `--streams` streams running, from 127.0.0.1. By default they hold all seats.
 With a large `--prompt-len` they hold the KV blocks, and with `--output-len 1`, too, the tokens of
-the steps. The second client sends a short request every `--every` seconds from 127.0.0.2. It is
-timed alone, and then beside the first.
+the steps. The second client sends a short request every `--every` seconds from 127.0.0.2, or one
+of `--chat-len` tokens. It is timed alone, and then beside the first.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--streams", type=int, default=24, metavar="N")
     parser.add_argument("--prompt-len", type=int, default=0, metavar="N")
     parser.add_argument("--output-len", type=int, default=800, metavar="N")
+    parser.add_argument("--chat-len", type=int, default=0, metavar="N", help="second client's")
     parser.add_argument("--answer-len", type=int, default=4, metavar="N", help="second client's")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S")
     parser.add_argument("--begin", type=float, default=3.0, metavar="S", help="the first's alone")
@@ -83,7 +84,7 @@ async def _timed(url: str, args: argparse.Namespace, *, streams: int) -> Times:
     times.tokens = times.answers = 0
     end = time.monotonic() + args.seconds
     while time.monotonic() < end:
-        await _chat(url, args.answer_len, times)
+        await _chat(url, _prompt(args.chat_len), args.answer_len, times)
         await asyncio.sleep(args.every)
     for task in flood:
         task.cancel()
@@ -94,8 +95,7 @@ async def _timed(url: str, args: argparse.Namespace, *, streams: int) -> Times:
 async def _keep_streaming(url: str, args: argparse.Namespace, times: Times) -> None:
     """Stream one answer after another, and count their tokens."""
     while True:
-        prompt = random.choices(range(3, VOCABULARY), k=args.prompt_len) or SHORT
-        reader, writer = await _post(url, prompt, args.output_len, "127.0.0.1")
+        reader, writer = await _post(url, _prompt(args.prompt_len), args.output_len, "127.0.0.1")
         try:
             while line := await reader.readline():
                 times.tokens += line.startswith(TOKEN)
@@ -104,10 +104,14 @@ async def _keep_streaming(url: str, args: argparse.Namespace, times: Times) -> N
             writer.close()
 
 
-async def _chat(url: str, max_tokens: int, times: Times) -> None:
+def _prompt(length: int) -> str | list[int]:
+    return random.choices(range(3, VOCABULARY), k=length) or SHORT
+
+
+async def _chat(url: str, prompt: str | list[int], max_tokens: int, times: Times) -> None:
     """Note the times of a short answer's tokens."""
     last = begun = time.monotonic()
-    reader, writer = await _post(url, SHORT, max_tokens, "127.0.0.2")
+    reader, writer = await _post(url, prompt, max_tokens, "127.0.0.2")
     while line := await reader.readline():
         if line.startswith(TOKEN):
             now = time.monotonic()

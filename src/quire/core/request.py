@@ -63,6 +63,7 @@ class Request:
     __slots__ = (
         "arrival_time",
         "block_hashes",
+        "decodes_since",
         "drafts_right",
         "drafts_tested",
         "finish_reason",
@@ -75,6 +76,7 @@ class Request:
         "num_preemptions",
         "num_prompt_tokens",
         "order",
+        "preempted_time",
         "prefix_digest",
         "prompt_logprobs",
         "request_id",
@@ -126,6 +128,10 @@ class Request:
         self.num_preemptions = 0
         self.first_scheduled_time = 0.0
         """When it first left the queue; 0 before."""
+        self.preempted_time = 0.0
+        """When it last returned to the queue; 0 before."""
+        self.decodes_since: float | None = None
+        """When it sampled its first token since its admission."""
         self.finish_reason: FinishReason | None = None
         self.stop_reason: int | str | None = None
         self.block_hashes: list[bytes] = []

@@ -41,6 +41,7 @@ class Preemption:
         self._kv.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
+        request.preempted_time, request.decodes_since = self._state.events.now, None
         self._state.num_preemptions += 1
         self._steps.removed.append(request.request_id)
         self._state.events.note("preempted", request, num_computed)

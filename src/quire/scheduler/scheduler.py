@@ -123,11 +123,11 @@ class Scheduler:
         """
         running = self.running
         self._steps.begin(now)
+        self._seats.now = self._events.now = now
         if running.quiet > 0 and num_steps == 1 and not self._may_admit():
             few = self._quiet_blocks()
             if few is not None:
                 return self._steps.issue_quiet(few)
-        self._events.now = now
         victims = self._make_way()
         preempted = self._state.num_preemptions
         queued = self._admission.queued()
@@ -182,6 +182,7 @@ class Scheduler:
                 else:
                     self._depth.rest(now)
             came = result.num_sampled()
+            self._seats.note_tokens(flight, came, now)
             self._results.take_in(flight, result, came, outputs)
             self._steps.reconcile(flight, came)
             if len(self.requests) < before:
@@ -320,8 +321,6 @@ class Scheduler:
             self._loading.abort(request)
         elif not self._state.unread.forget(request):
             self.waiting.forget(request)
-
-    # -- its state ---------------------------------------------------------------------------
 
     def stats(self) -> SchedulerStats:
         return self._state.stats()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
+from math import inf
 from typing import Protocol
 
 from quire.core.batch import Column
@@ -14,6 +15,7 @@ from quire.kv.stored import held_blocks
 from quire.scheduler.loading import Loading
 from quire.scheduler.queue import REACH, WaitingQueue, order_of
 from quire.scheduler.running import Admitted, RunningBatch
+from quire.scheduler.steps import InFlight
 
 FACTOR = 2
 """A client yields to another while it holds this many times the seats, or blocks, that the other
@@ -21,6 +23,8 @@ would have then. With 1, two clients whose answers differ in length would preemp
 time."""
 TRIED = 8
 """Clients whose next requests are tried in a step: one that does not fit keeps out no other."""
+TURN = 0.5
+"""Seconds that a request with most of the cache decodes at least, before others may displace it."""
 
 
 class Room(Protocol):
@@ -40,7 +44,12 @@ class Seats:
 
     Args:
         is_fair: False if clients take no turns in the queue.
+
+    Attributes:
+        now: the time of the step.
     """
+
+    now = 0.0
 
     def __init__(
         self,
@@ -64,6 +73,8 @@ class Seats:
         self._owed_tokens = set[str]()
         self._known: tuple[int, int] | None = None
         self._owed: list[Request] = []
+        self._again = inf
+        """When a turn ends that is in the way."""
 
     def owed(self) -> list[Request]:
         """Return the next request of each client that is owed a seat, the fewest seats first.
@@ -73,8 +84,8 @@ class Seats:
         if not self._is_fair or not self._waiting:
             return []
         version = self._running.version, self._waiting.version
-        if version != self._known:
-            self._known, self._owed = version, self._find()
+        if version != self._known or self.now >= self._again:
+            self._known, self._owed, self._again = version, self._find(), inf
         return self._owed
 
     def _find(self) -> list[Request]:
@@ -160,12 +171,42 @@ class Seats:
                 return None
             row = rows[client].pop()
             found.append(self._running.requests[row])
-            if held is not seats and self._blocks(found)[client] < would_have:
+            is_only = held is not seats and self._blocks(found)[client] < would_have
+            if is_only and not self._had_turn(found[-1]):
                 return None
             seats[client] -= 1
             free += 1
             needed -= reserved[row] + self._kv.num_own(found[-1])
         return found
+
+    def _had_turn(self, request: Request) -> bool:
+        """Return whether a client's only request may be displaced for blocks.
+
+        It holds most of the cache, and has decoded for `TURN` seconds, and for as long as it had
+        been away and computing before. So it decodes for half of the time, whoever comes.
+        """
+        begun = request.decodes_since
+        if begun is None or not self._is_large(request):
+            return False
+        away = begun - max(request.first_scheduled_time, request.preempted_time)
+        ends = begun + max(TURN, away)
+        if self.now < ends:
+            self._again = min(self._again, ends)
+        return self.now >= ends
+
+    def _is_large(self, request: Request) -> bool:
+        """Return whether it holds more than half of the blocks."""
+        held = held_blocks(self._kv.table(request.request_id))
+        return 2 * len(held) > self._kv.pool.num_blocks
+
+    def note_tokens(self, flight: InFlight, came: Column, now: float) -> None:
+        """Note who sampled a first token since its admission, in a step that landed `now`."""
+        for entry in flight.prefills:
+            request = flight.requests[entry]
+            if came[entry] and request.running:
+                request.decodes_since = now
+                if self._is_large(request):
+                    self._known = None  # its turn begins
 
     def last_row(self) -> int:
         """Return the row to preempt while blocks are short.

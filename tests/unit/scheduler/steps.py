@@ -36,11 +36,11 @@ def request(
 
 
 def step(
-    s: Scheduler, token: int = 5, **result: Any
+    s: Scheduler, token: int = 5, begin: float = 1.0, end: float = 2.0, **result: Any
 ) -> tuple[dict[str, int], dict[str, CoreOutput]]:
     """Run a step in which every finished row samples `token`; (tokens given, outputs)."""
-    batch = s.schedule(now=1.0)
-    outputs = s.update(batch, sampled(s, batch, token, **result), now=2.0)
+    batch = s.schedule(now=begin)
+    outputs = s.update(batch, sampled(s, batch, token, **result), now=end)
     s.check_integrity()
     given = dict(zip(batch.request_ids, batch.num_scheduled_tokens.tolist(), strict=True))
     return given, {o.request_id: o for o in outputs.each()}
