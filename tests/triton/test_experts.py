@@ -8,7 +8,9 @@ from torch import Tensor
 
 from quire.core.layers import RouteSpec
 from quire.ops.torch_ops import moe as plain
+from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.triton import experts
+from quire.ops.triton.linear import product
 from tests.kernels.fused_common import U, assert_same_bits, draw, new_generator, pick
 from tests.kernels.test_route import SPECS
 
@@ -87,3 +89,27 @@ def test_each_pair_is_in_a_tile_of_its_expert(
     assert listed(chosen, count, size) == expected
     monkeypatch.setattr(experts, "PAIRS", 32)
     assert listed(chosen, count, size) == expected
+
+
+def test_empty_tiles_are_not_multiplied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host launches as many tiles as there could be: 4 of 7 have rows."""
+    from triton.runtime import interpreter
+
+    count, size, hidden = 4, 16, 32
+    chosen = torch.tensor([[0]] * 40 + [[3]] * 10)
+    grouping = experts.grouped(chosen, count, size)
+    assert len(grouping.tile_experts) == count + 50 // size
+    g = new_generator()
+    weight = DenseWeight(draw(g, torch.float32, count * 64, hidden), None, "none", count)
+    x = draw(g, torch.float32, 50, hidden)
+    dot, dots = interpreter.InterpreterBuilder.create_dot, []
+
+    def counted(*args: object) -> object:
+        dots.append(1)
+        return dot(*args)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", counted)
+    found = product(x, weight, torch.float32, grouping)
+    assert len(dots) == 4
+    expected = torch.cat((x[:40] @ weight.weight[:64].T, x[40:] @ weight.weight[192:].T))
+    assert torch.allclose(found, expected, rtol=0, atol=1e-5)

@@ -149,6 +149,16 @@ def _target(row, live, column, columns, swapped: tl.constexpr):
 
 
 @triton.jit
+def _columns(n, tile_n, num_columns, gated: tl.constexpr, block_n: tl.constexpr):
+    """Return a tile's columns of the result, and how many a row has: a gate halves both."""
+    column, columns = n, num_columns
+    if gated:
+        column = tile_n * (block_n // 2) + tl.arange(0, block_n // 2)
+        columns = num_columns // 2
+    return column, columns
+
+
+@triton.jit
 def _place(tiles_m, tiles_n, together: tl.constexpr):
     """Return a program's tile of rows and of columns: `together` tiles of rows share a weight."""
     number = tl.program_id(0)
@@ -194,6 +204,8 @@ def product(
     row = (tile * block_m + tl.arange(0, block_m)).to(tl.int64)
     live = row < num_rows
     if listed:
+        if tl.load(row_ids + tile * block_m) < 0:  # an empty tile; see `experts.group`
+            return
         row = tl.load(row_ids + row).to(tl.int64)
         live = row >= 0
         w_row += tl.load(tile_experts + tile).to(tl.int64) * num_columns
@@ -213,10 +225,7 @@ def product(
             total, x_scale, scale, bias, x_row, w_row, form == "int8", biased, kind, gated,
             swapped, block_m, block_n, middle,
         )  # fmt: skip
-        column, columns = n, num_columns
-        if gated:
-            column = tile_n * (block_n // 2) + tl.arange(0, block_n // 2)
-            columns = num_columns // 2
+        column, columns = _columns(n, tile_n, num_columns, gated, block_n)
         target, exists = _target(row, live, column, columns, swapped)
         tl.store(out + target, result.to(out.dtype.element_ty), exists)
 
