@@ -7,7 +7,7 @@ them. Both share their memory, so that what is written in place shows.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from quire.core.quantized import QuantizedWeight
+from quire.core import quantized
 from quire.ops import block_copy, lora, providers, rank_group
 from quire.ops.interface import OP_NAMES, SAMPLING_OPS, Ops
 from quire.ops.metadata import AttentionMetadata
@@ -29,7 +29,6 @@ from quire.ops.native.kernels import Kernels, OnPool, Pool, available_isas, emul
 from quire.ops.native.latent import LatentKernels
 from quire.ops.native.lora import LoraKernels
 from quire.ops.native.moe import MoeKernels
-from quire.ops.torch_ops import quantized
 from tests.arrays import array, numpy_dtype, tensor, torch_dtype
 
 ISAS = [*reversed(available_isas()), *emulated_isas()]
@@ -40,6 +39,29 @@ ISAS = [*reversed(available_isas()), *emulated_isas()]
 def pool_of(threads: int) -> Pool:
     """Return the pool that tests of this process share; collecting tests starts no threads."""
     return Pool(threads)
+
+
+@dataclass(frozen=True)
+class QuantizedWeight:
+    """`core.quantized.QuantizedWeight` with tensors for arrays."""
+
+    codes: Tensor
+    bits: int
+    scale: Tensor
+    group: int
+    zero: Tensor | None = None
+    offset: Tensor | None = None
+    codebook: Tensor | None = None
+    permutation: Tensor | None = None
+    input_scale: float | None = None
+    float_activations: bool = False
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.codes.shape
+
+    def dequantize(self) -> Tensor:
+        return tensor(arrays(self).dequantize())
 
 
 def arrays(value: Any) -> Any:
@@ -59,8 +81,8 @@ def arrays(value: Any) -> Any:
         return AttentionMetadata(**given)
     if is_dataclass(value) and not isinstance(value, type):
         given = {f.name: arrays(getattr(value, f.name)) for f in fields(value)}
-        if isinstance(value, quantized.QuantizedWeight):
-            return QuantizedWeight(**given)
+        if isinstance(value, QuantizedWeight):
+            return quantized.QuantizedWeight(**given)
         same = all(given[f.name] is getattr(value, f.name) for f in fields(value))
         return value if same else replace(value, **given)
     return value
@@ -173,7 +195,11 @@ is_float8 = on_tensors(native_quantized.is_float8)
 def tensor_ops(ops: Ops) -> Ops[Tensor]:
     """Return the operations as functions of tensors, of whichever provider."""
     if ops.provider == "reference":
-        return ops
+        return ops.using(
+            pack_linear=lambda weight, *args, **kwargs: ops.pack_linear(
+                arrays(weight), *args, **kwargs
+            )
+        )
     names = set(OP_NAMES) - SAMPLING_OPS
     changed = {name: on_tensors(getattr(ops, name)) for name in (*names, "pack_linear")}
     for name in (*SAMPLING_OPS, "report"):

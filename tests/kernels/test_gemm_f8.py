@@ -13,11 +13,10 @@ from torch import Tensor
 from quire.core.model_config import Activation
 from quire.ops.native.kernels import Kernels, native_kernels
 from quire.ops.packed_file import read_linears, write_linears
-from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.weights import Epilogue
 from tests.kernels.fused_common import draw, new_generator, pick
 from tests.kernels.linear_common import assert_rows_are_their_own
-from tests.native import ISAS, PackedLinear, is_float8, pack_float8, pool_of
+from tests.native import ISAS, PackedLinear, QuantizedWeight, is_float8, pack_float8, pool_of
 
 pytestmark = pytest.mark.matrix
 

@@ -15,10 +15,9 @@ from quire.checkpoint.gguf_blocks import QUANTIZED, quantized_arrays
 from quire.checkpoint.gguf_lattices import LATTICES
 from quire.checkpoint.gguf_types import TENSOR_TYPES, TYPES
 from quire.ops.interface import Ops
-from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.quant.ggml import quantize_rows
 from tests.kernels.fused_common import new_generator
-from tests.native import PackedLinear, load_ops
+from tests.native import PackedLinear, QuantizedWeight, load_ops
 
 N, K = 32, 1024
 TERNARY = ("TQ1_0", "TQ2_0")

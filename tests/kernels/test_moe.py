@@ -20,7 +20,6 @@ from quire.ops.packed_file import LinearFile
 from quire.ops.plans.recorder import record
 from quire.ops.torch_ops import moe as plain
 from quire.ops.torch_ops import reference
-from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.weights import GATED, Epilogue
 from tests.arrays import array, tensor
 from tests.kernels.fused_common import (
@@ -35,7 +34,7 @@ from tests.kernels.fused_common import (
     pick,
 )
 from tests.kernels.test_quantized import FORMS, Source
-from tests.native import PackedLinear, load_ops, moe, pool_of, tensor_ops
+from tests.native import PackedLinear, QuantizedWeight, load_ops, moe, pool_of, tensor_ops
 
 pytestmark = pytest.mark.matrix
 

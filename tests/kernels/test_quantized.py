@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from quire.ops.interface import Ops
-from quire.ops.torch_ops.quantized import QuantizedWeight
 from tests.kernels.fused_common import new_generator
-from tests.native import PackedLinear, load_ops
+from tests.native import PackedLinear, QuantizedWeight, load_ops
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
 INTEGERS = torch.tensor(  # the codebook of IQ4_NL

@@ -21,7 +21,6 @@ from triton.runtime.jit import JITFunction
 from quire.core.sampling_params import SamplingParams
 from quire.ops.metadata import AttentionRules, Heads, KVCache
 from quire.ops.sample_row import LogitEdits, SampleRow
-from quire.ops.torch_ops.quantized import parts_of
 from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.triton import (
     attention,
@@ -134,7 +133,7 @@ def launch_everything(dtype: torch.dtype, capability: int, shared: int) -> None:
                 module.overlap = lambda device: early
     forms: list[Any] = [DenseWeight(torch.randn(70, 96).to(dtype), gain[:70], "none")]
     for name in ("int8", "codes", "float8", "zeros", "offsets", "book", "ordered"):
-        parts: Any = parts_of(quantized(name, 70, 96, seed=1))
+        parts = [quantized(name, 70, 96, seed=1)]
         if name != "float8" or capability >= 89:  # plain torch dequantizes it there
             forms.append(coded(parts, None, "none", 1, dtype))
     wide = torch.randn(70, 1024).to(dtype)  # part of which is prefetched

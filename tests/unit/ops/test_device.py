@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from quire.core.errors import ConfigError, OutOfMemoryError
+from quire.core.quantized import QuantizedWeight
 from quire.ops.device import CPU
 from quire.ops.providers import load_ops, open_device
 from quire.ops.torch_ops.cuda import LARGE, CudaDevice
 from quire.ops.torch_ops.metal import MetalDevice
 from quire.ops.torch_ops.pinned import LEAST_BYTES, SENDS
-from quire.ops.torch_ops.quantized import QuantizedWeight
+from tests.arrays import array
 from tests.fake_device import LAZY, FakeDevice, WrongDeviceError
 
 
@@ -125,22 +126,6 @@ def test_what_was_wrong_is_not_forgotten() -> None:
         torch.ones(2, device=LAZY) + torch.ones(2)
     with pytest.raises(WrongDeviceError, match="different devices"):
         watched.__exit__(None, None, None)
-
-
-@pytest.mark.parametrize("second", ["zero", "offset", "codebook"])
-def test_weights_are_dequantized_on_the_device(second: str) -> None:
-    numbers = torch.Generator().manual_seed(0)
-    codes = torch.randint(16, (3, 8), dtype=torch.uint8, generator=numbers)
-    size = 16 if second == "codebook" else (3, 2)
-    given = {second: torch.randn(size, generator=numbers)}
-    weight = QuantizedWeight(
-        codes, 4, torch.rand(3, 2, generator=numbers), 4,
-        permutation=torch.randperm(8, generator=numbers), **given,  # type: ignore[arg-type]
-    )  # fmt: skip
-    with FakeDevice().watching():
-        there = weight.to(LAZY).dequantize()
-        assert there.device == LAZY
-        assert there.tolist() == weight.dequantize().tolist()
 
 
 def test_a_queues_copy_is_garbage_until_it_is_awaited() -> None:
@@ -382,7 +367,7 @@ def test_codes_that_a_device_lacks_become_numbers_on_the_host(kind: torch.dtype)
     device = FakeDevice(lacks=MetalDevice.lacks)
     ops = load_ops("reference", device=device)
     codes = torch.randn(6, 8).to(kind)
-    weight = QuantizedWeight(codes, 8, torch.rand(6, 2), 4)
+    weight = QuantizedWeight(array(codes), 8, np.full((6, 2), 0.3, np.float32), 4)
     wanted = load_ops("reference").pack_linear(weight).weight
     with device.watching():
         packed = ops.pack_linear(weight)

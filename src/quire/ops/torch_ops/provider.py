@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from quire.core.dtypes import FLOAT32, DType, HostArray
-from quire.core.quantized import Weights
+from quire.core.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops.device import CPU, Device
 from quire.ops.interface import Ops
 from quire.ops.last_tokens import LastTokens
@@ -22,7 +21,6 @@ from quire.ops.torch_ops import (
     activations,
     arrays,
     latent,
-    quantized,
     recurrent,
     reference,
     sampling,
@@ -33,7 +31,6 @@ from quire.ops.torch_ops.arrays import tensor, torch_dtype
 from quire.ops.torch_ops.devices import TorchAccelerator, torch_device
 from quire.ops.torch_ops.last_tokens import TorchLastTokens
 from quire.ops.torch_ops.lora import TensorTable, lora_add
-from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.weights import Epilogue, LinearWeight
 
 
@@ -78,8 +75,8 @@ class TorchOps(Ops[Tensor]):
     def __init__(self, device: Device = CPU, compile_backend: str | None = None) -> None:
         there = torch_device(device)
         super().__init__(there)
-        self._torch, self._lacks = there.torch, there.lacks
-        if torch.float64 in self._lacks:
+        self._torch = there.torch
+        if torch.float64 in there.lacks:
             vars(self)["route"] = partial(experts.route, wide=torch.float32)
         if compile_backend is not None:
             from quire.ops.torch_ops.compiled import Compiler
@@ -110,24 +107,18 @@ class TorchOps(Ops[Tensor]):
         if isinstance(weight, StoredLinear):
             raise TypeError(f"{self.provider} ops take no stored weight")
         model_dtype = torch_dtype(dtype)
-        parts: Any = [self._placed(part, model_dtype) for part in quantized.parts_of(weight)]
         given = None if bias is None else tensor(bias).to(self._torch)
-        coded = self._coded(parts, given, epilogue, experts, model_dtype)
+        coded = self._coded(parts_of(weight), given, epilogue, experts, model_dtype)
         if coded is not None:
             return coded
         return reference.pack_linear(
-            parts, given, epilogue=epilogue, dtype=model_dtype, experts=experts
-        )
-
-    def _placed(self, part: Any, dtype: torch.dtype) -> Any:
-        """Return a part on the device; dense if the device lacks the type of its codes."""
-        if isinstance(part, QuantizedWeight) and part.codes.dtype in self._lacks:
-            part = quantized.dense(part, dtype)
-        return part.to(self._torch)
+            weight, given, epilogue=epilogue, dtype=model_dtype, experts=experts,
+            device=self._torch,
+        )  # fmt: skip
 
     def _coded(
         self,
-        parts: list[Tensor] | list[QuantizedWeight],
+        parts: list[HostArray] | list[QuantizedWeight],
         bias: Tensor | None,
         epilogue: Epilogue,
         experts: int,

@@ -25,11 +25,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.core.dtypes import DType
+from quire.core.quantized import QuantizedWeight, Weights, parts_of
 from quire.ops.metadata import Heads, KVCache
 from quire.ops.torch_ops import int4
 from quire.ops.torch_ops.activations import activation
-from quire.ops.torch_ops.arrays import torch_dtype
-from quire.ops.torch_ops.quantized import QuantizedWeight, Weights, dense, parts_of
+from quire.ops.torch_ops.arrays import tensor, torch_dtype
 from quire.ops.weights import Epilogue, LinearWeight
 
 LINEAR_ROWS = 32
@@ -82,10 +82,13 @@ def pack_linear(
     epilogue: Epilogue = "none",
     dtype: torch.dtype = torch.float32,
     experts: int = 1,
+    device: torch.device | None = None,
 ) -> DenseWeight:
     """See `Ops.pack_linear`. Raises ValueError if the experts cannot have as many rows each."""
     tensors = [
-        dense(part, dtype) if isinstance(part, QuantizedWeight) else part
+        tensor(part.dequantize()).to(dtype).to(device)
+        if isinstance(part, QuantizedWeight)
+        else tensor(part).to(device)
         for part in parts_of(weight)
     ]
     whole = tensors[0] if len(tensors) == 1 else torch.cat(tensors)

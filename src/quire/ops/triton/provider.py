@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from quire.core.config import AttentionPackage
-from quire.core.dtypes import DType
+from quire.core.dtypes import DType, HostArray
+from quire.core.quantized import QuantizedWeight
 from quire.ops.device import CPU, Device
 from quire.ops.last_tokens import LastTokens
 from quire.ops.lora import LoraTable
 from quire.ops.torch_ops.devices import TorchAccelerator
 from quire.ops.torch_ops.provider import TorchOps
-from quire.ops.torch_ops.quantized import QuantizedWeight
 from quire.ops.triton import (
     attention,
     experts,
@@ -98,14 +98,16 @@ class TritonOps(TorchOps):
 
     def _coded(
         self,
-        parts: list[Tensor] | list[QuantizedWeight],
+        parts: list[HostArray] | list[QuantizedWeight],
         bias: Tensor | None,
         epilogue: Epilogue,
         experts: int,
         dtype: torch.dtype,
     ) -> LinearWeight | None:
         codes = [part for part in parts if isinstance(part, QuantizedWeight)]
-        packed = coded(codes, bias, epilogue, experts, dtype) if len(codes) == len(parts) else None
+        if len(codes) < len(parts):
+            return None
+        packed = coded(codes, bias, epilogue, experts, dtype, self._torch)
         if packed is None or packed.shape[0] % experts:
             return None
         if packed.form == "int8" and experts == 1:

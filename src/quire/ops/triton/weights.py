@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from quire.core.quantized import E2M1
+from quire.core.quantized import E2M1, QuantizedWeight, can_follow, joined
 from quire.ops.torch_ops import reference
-from quire.ops.torch_ops.quantized import QuantizedWeight
+from quire.ops.torch_ops.arrays import tensor
 from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.triton.launch import has_float8
 from quire.ops.weights import Epilogue, LinearWeight
@@ -110,69 +111,46 @@ def vocab_embedding(ids: Tensor, table: Tensor | LinearWeight, first: int, vocab
 
 
 def coded(
-    parts: list[QuantizedWeight],
+    parts: Sequence[QuantizedWeight],
     bias: Tensor | None,
     epilogue: Epilogue,
     experts: int,
     dtype: torch.dtype,
+    device: torch.device | None = None,
 ) -> CodedWeight | None:
-    """Return the parts as one weight; None if the kernels cannot read them as one."""
+    """Return the parts as one weight on the device; None if the kernels cannot read them as one."""
     first = parts[0]
-    if not all(_alike(first, part) for part in parts):
-        return None
     if first.input_scale is not None:  # activations of a fixed scale
         return None
-    if first.codes.dtype == torch.float8_e4m3fn and not has_float8(first.codes.device):
+    if first.codebook is not None and (first.zero is not None or first.offset is not None):
         return None
-    codes = torch.cat([part.codes for part in parts])
-    scale = _smallest(torch.cat([part.scale for part in parts]).t())
-    zeros = _joined([part.zero for part in parts])
-    offsets = _joined([part.offset for part in parts])
-    form: Form
-    numbers: Tensor | None
-    if first.codebook is not None:
-        if zeros is not None or offsets is not None:
-            return None
-        form, numbers = "book", first.codebook
-        if first.codebook.tolist() == list(E2M1):
-            form = "e2m1"
-    elif zeros is not None:
-        form, numbers = "zeros", zeros
-    elif offsets is not None:
-        form, numbers = "offsets", offsets
-    else:
-        by_row = first.group >= codes.shape[1] and codes.dtype == torch.int8
-        whole = by_row and not first.float_activations and first.permutation is None
-        form, numbers = ("int8" if whole else "codes"), None
+    if not all(can_follow(first, part) for part in parts):
+        return None
+    whole = joined(parts)
+    codes, scale = tensor(whole.codes).to(device), tensor(whole.scale).to(device)
+    if codes.dtype == torch.float8_e4m3fn and not has_float8(codes.device):
+        return None
+    form: Form = "codes"
+    numbers = order = None
+    if whole.codebook is not None:
+        numbers = tensor(whole.codebook).to(device)
+        form = "e2m1" if whole.codebook.tolist() == list(E2M1) else "book"
+    elif (second := whole.offset if whole.zero is None else whole.zero) is not None:
+        numbers = _smallest(tensor(second).to(device).t())
+        form = "offsets" if whole.zero is None else "zeros"
+    elif whole.group >= whole.shape[1] and codes.dtype == torch.int8:
+        form = "codes" if whole.float_activations or whole.permutation is not None else "int8"
+    if whole.permutation is not None:
+        order = tensor(whole.permutation).to(device)
     width = codes.shape[1]
-    halves = codes.dtype == torch.uint8 and first.bits <= 4
+    halves = codes.dtype == torch.uint8 and whole.bits <= 4
     if halves:
         pairs = pad(codes, (0, -width % (2 * PAIR))).unflatten(1, (-1, 2, PAIR))
         codes = (pairs[:, :, 0] | pairs[:, :, 1] << 4).flatten(1)
     return CodedWeight(
-        codes.contiguous(), width, halves, form, scale, first.group, numbers,
-        first.permutation, bias, epilogue, experts, dtype,
+        codes.contiguous(), width, halves, form, _smallest(scale.t()), whole.group, numbers,
+        order, bias, epilogue, experts, dtype,
     )  # fmt: skip
-
-
-def _alike(a: QuantizedWeight, b: QuantizedWeight) -> bool:
-    """Return whether rows of b may follow those of a."""
-
-    def same(x: Tensor | None, y: Tensor | None) -> bool:
-        return x is y or (x is not None and y is not None and torch.equal(x, y))
-
-    return (
-        (a.bits, a.group, a.codes.dtype, a.float_activations, a.input_scale)
-        == (b.bits, b.group, b.codes.dtype, b.float_activations, b.input_scale)
-        and (a.zero is None, a.offset is None) == (b.zero is None, b.offset is None)
-        and same(a.codebook, b.codebook)
-        and same(a.permutation, b.permutation)
-    )
-
-
-def _joined(parts: list[Tensor | None]) -> Tensor | None:
-    given = [part for part in parts if part is not None]
-    return _smallest(torch.cat(given).t()) if given else None
 
 
 def _smallest(numbers: Tensor) -> Tensor:
