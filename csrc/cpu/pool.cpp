@@ -26,10 +26,27 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 // Bytes that a waiting thread prefetches: only a part of the second-level cache.
 constexpr int64_t kAheadBytes = 192 << 10;
 constexpr int64_t kAheadStep = 8 * 64;
+constexpr size_t kStackBytes = 2 << 20;
 
 void fetch(const uint8_t* at) {
   for (int64_t i = 0; i < kAheadStep; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
+
+// Of a thread that runs kernels: the system's default may be too small for them (`ulimit -s`).
+struct Attributes {
+  Attributes() {
+    pthread_attr_init(&value);
+    size_t bytes = 0;
+    if (pthread_attr_getstacksize(&value, &bytes) == 0 && bytes < kStackBytes) {
+      pthread_attr_setstacksize(&value, kStackBytes);
+    }
+  }
+  ~Attributes() { pthread_attr_destroy(&value); }
+  Attributes(const Attributes&) = delete;
+  Attributes& operator=(const Attributes&) = delete;
+
+  pthread_attr_t value;
+};
 
 uint32_t tasks_left(uint64_t unclaimed) { return static_cast<uint32_t>(unclaimed); }
 uint32_t job_number(uint64_t unclaimed) { return static_cast<uint32_t>(unclaimed >> 32); }
@@ -42,9 +59,10 @@ Pool::Pool(int threads) : threads_(threads), owner_(getpid()) {
   }
   shares_ = std::make_unique<Share[]>(static_cast<size_t>(threads));
   workers_.reserve(static_cast<size_t>(threads - 1));  // their addresses stay
+  const Attributes attributes;
   for (int i = 1; i < threads; ++i) {
     Worker& worker = workers_.emplace_back(Worker{this, i, {}});
-    const int error = pthread_create(&worker.thread, nullptr, enter, &worker);
+    const int error = pthread_create(&worker.thread, &attributes.value, enter, &worker);
     if (error != 0) {
       workers_.pop_back();
       stop();

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-NUM_ROWS = 66
+NUM_ROWS = 67
 
 
 def table() -> dict[int, str]:

@@ -80,7 +80,8 @@ def reading(threads: int, buffer_bytes: int = BUFFER_BYTES) -> Iterator[Callable
             if line := process.stdout.readline():
                 return float(line)
             log.seek(0)
-            why = log.read().strip() or f"its process ended with status {process.wait()}"
+            lines = log.read().strip().splitlines()
+            why = lines[-1] if lines else f"its process ended with status {process.wait()}"
             raise QuireError(f"The memory bandwidth could not be measured: {why}")
 
         try:

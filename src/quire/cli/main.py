@@ -71,14 +71,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 130
         if isinstance(error, BrokenPipeError):  # `quire complete … | head`
             return 141
-        if not isinstance(error, QuireError):
+        text = f"{error} [{error.code}]" if isinstance(error, QuireError) else _refusal(error)
+        if text is None:
             raise
         if env.log_level() == "DEBUG":
             import traceback
 
             traceback.print_exc()
-        print(f"error: {error} [{error.code}]", file=sys.stderr)
+        print(f"error: {text}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
+
+
+def _refusal(error: BaseException) -> str | None:
+    """Return one line about what the system refused; None if it refused nothing."""
+    try:
+        from quire.cli.refusals import refusal
+    except OSError:  # not even a file of the program can be opened
+        return f"{error} [system_error]"
+    found = refusal(error)
+    return found and f"{found} [system_error]"
 
 
 def _is_interrupt(error: BaseException | None) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from quire import _native
 from quire.core.config import LogprobsMode
 from quire.core.dtypes import FLOAT32, DType, HostArray, converted
+from quire.core.errors import ConfigError
 from quire.core.messages import TokenLogprobs
 from quire.core.quantization import QUANTIZATIONS, Quantization
 from quire.core.quantized import QuantizedWeight, Weights, parts_of
@@ -40,6 +41,10 @@ from quire.ops.reported import ReportedRow
 from quire.ops.sample_row import SampleRow
 from quire.ops.tuning import load_tuning
 from quire.ops.weights import Epilogue, LinearWeight
+from quire.system.limits import raise_stack
+
+_STACK_BYTES = 2**20
+"""Least stack of a thread that runs kernels. Three times what they were seen to use."""
 
 
 class CpuOps(
@@ -55,6 +60,7 @@ class CpuOps(
 
     Raises:
         ValueError: this machine cannot run `isa`, or nobody knows it.
+        ConfigError: the system's limit on stacks is too low.
     """
 
     provider = "cpu"
@@ -66,6 +72,7 @@ class CpuOps(
         quantization: str | None = None,
         group: RankGroup | None = None,
     ) -> None:
+        _ensure_stack()
         kernels, pool = native_kernels(isa), Pool(num_threads)
         FusedKernels.__init__(self, kernels, pool)
         Ops.__init__(self, CPU)
@@ -206,3 +213,12 @@ def _rows_of(table: HostArray | LinearWeight) -> HostArray:
     if not isinstance(table, np.ndarray):
         raise TypeError(f"native kernels have no table of a {type(table).__name__}")
     return table
+
+
+def _ensure_stack() -> None:
+    """Check that the calling thread's stack can hold what kernels put there."""
+    if (most := raise_stack(_STACK_BYTES)) < _STACK_BYTES:
+        raise ConfigError(
+            f"The system limits stacks to {most >> 10} KiB; kernels need {_STACK_BYTES >> 10}.",
+            fix="Raise the limit (ulimit -s 8192).",
+        )

@@ -14,6 +14,20 @@ def bound(what: int, most: int) -> None:
     resource.setrlimit(what, (most, hard))
 
 
+def raise_stack(least: int) -> int:
+    """Raise the main thread's largest stack to `least` bytes, if the system allows it.
+
+    Returns:
+        The largest stack that it may have now, in bytes; at least `least`, unless it is refused.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft == resource.RLIM_INFINITY or soft >= least:
+        return max(soft, least)
+    most = least if hard == resource.RLIM_INFINITY else min(hard, least)
+    resource.setrlimit(resource.RLIMIT_STACK, (most, hard))
+    return most
+
+
 def confine(address_bytes: int) -> None:
     """Let a process that reads what clients send harm no other, whatever it takes."""
     bound(resource.RLIMIT_AS, address_bytes)

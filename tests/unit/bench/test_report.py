@@ -36,6 +36,12 @@ def test_an_even_number_of_repetitions() -> None:
     assert isinstance(row["errors"], int)
 
 
+@pytest.mark.parametrize("lags", [[{"p99": 2.0}, {}], [{}, {"p99": 2.0}]])
+def test_a_repetition_without_some_number(lags: list[dict[str, float]]) -> None:
+    row = summarise({}, [{"speed": 1.0, "lag": lag} for lag in lags])
+    assert row["lag"] == row["min"]["lag"] == {"p99": 2.0}
+
+
 def test_json_is_written_or_appended(tmp_path: Path) -> None:
     for name in ("one.json", "deep/rows.jsonl"):
         for value in (1, 2):

@@ -112,10 +112,13 @@ def _median(values: Sequence[Any]) -> Any:
 
 
 def fold(samples: Sequence[Row], function: Callable[[Sequence[Any]], Any]) -> Row:
-    """Apply `function` to the samples' values of each name, also inside mappings."""
+    """Apply `function` to the values of each name, also inside mappings.
+
+    A sample may lack a name: a short repetition has no sample of the event loop's lag.
+    """
     folded: Row = {}
-    for name, first in samples[0].items():
-        values = [sample[name] for sample in samples]
+    for name, first in {k: v for sample in reversed(samples) for k, v in sample.items()}.items():
+        values = [sample[name] for sample in samples if name in sample]
         nested = isinstance(first, Mapping)
         folded[name] = fold(values, function) if nested else function(values)
     return folded
