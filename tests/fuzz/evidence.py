@@ -165,9 +165,7 @@ class Draw:
                 lambda: self.filled(Surroundings, huge_pages=r.choice(("never", "")))
             ),
             platform=self.maybe(
-                lambda: self.filled(
-                    Platform, isa=r.choice(isas), best_isa=r.choice(isas), python_ops=["linear"]
-                )
+                lambda: self.filled(Platform, isa=r.choice(isas), best_isa=r.choice(isas))
             ),
             halves=halves,
             tls=r.random() < 0.3,

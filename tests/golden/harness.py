@@ -37,23 +37,20 @@ def load_decoder(path: Path, max_len: int, ops: Ops, dtype: torch.dtype = torch.
     return Decoder(model, stored, max_len, ops)
 
 
-def python_ops(decoder: Decoder, ops: Ops, block_size: int, kv_dtype: torch.dtype) -> list[str]:
-    """Return the ops of this model that have no native kernel.
+def plan_of(decoder: Decoder, ops: Ops, block_size: int, kv_dtype: torch.dtype) -> PlannedModel:
+    """Return the model as plans; raises ConfigError if an op has no native kernel.
 
-    Whether an op is native depends on the model alone, so that one recorded token tells.
+    Whether it has one depends on the model alone, so that one recorded token tells.
     """
     config = decoder.config
     attention = allocate_kv_caches(ops, config, 1, block_size, numpy_dtype(kv_dtype))
     caches = in_layer_order(config, attention, allocate_states(ops, config, 1))
-    model = PlannedModel(decoder, ops, caches, block_size, SchedulerConfig(1, 1, 1))
-    return list(model.python_ops)
+    return PlannedModel(decoder, ops, caches, block_size, SchedulerConfig(1, 1, 1))
 
 
-def python_ops_of(facts: Mapping[str, object]) -> object:
-    """Return the same of a running engine, from its facts."""
-    model = str(facts["model"])
-    assert model.startswith("plan: "), model
-    return facts["python_ops"]
+def is_planned(facts: Mapping[str, object]) -> bool:
+    """Return whether an engine with these facts computes by plans, of native kernels."""
+    return str(facts["model"]).startswith("plan: ")
 
 
 def make_metadata(
@@ -153,7 +150,7 @@ class PagedModel:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         if ops.provider == "cpu":
-            assert python_ops(decoder, ops, block_size, dtype) == []
+            plan_of(decoder, ops, block_size, dtype)
         config = decoder.config
         latent, attention = config.latent is not None, []
         for heads, dim in map(config.kv_shape, config.kv_layers):

@@ -19,7 +19,7 @@ from quire.executor.uniproc import UniprocExecutor
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
-from tests.golden.harness import python_ops_of
+from tests.golden.harness import is_planned
 from tests.golden.tiny_models import FEW_KINDS, of_each_kind
 from tests.golden.transformers_oracle import NUM_TOKENS, Golden
 
@@ -31,7 +31,7 @@ class Engine:
         args = EngineArgs(model=str(folder), dtype="float32", ops="cpu", max_num_seqs=4, **flags)
         config = resolve(args, detect()).config
         self.core = EngineCore(config, UniprocExecutor(config))
-        assert python_ops_of(self.core.executor.facts) == []
+        assert is_planned(self.core.executor.facts)
         self._ids = count()
 
     def answer(self, prompts: list[list[int]]) -> list[list[int]]:

@@ -12,7 +12,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from quire import LLM, LoRARequest, SamplingParams
-from tests.golden.harness import python_ops_of
+from tests.golden.harness import is_planned
 from tests.golden.tiny_models import (
     FEW_KINDS,
     VOCAB_SIZE,
@@ -137,7 +137,7 @@ def test_it_is_pefts_answer(name: str, tmp_path: Path) -> None:
     targets = TARGETS.get(name, ALL)
     adapted = make_adapter(tmp_path / "model", tmp_path / "a", targets, 1)
     with LLM(str(tmp_path / "model"), **FLAGS) as llm:
-        assert python_ops_of(llm.facts) == []
+        assert is_planned(llm.facts)
         adapter = LoRARequest("a", 1, str(tmp_path / "a"))
         given = answers(llm, PROMPTS[1:], [adapter] * 3)
     for prompt, (tokens, logprobs) in zip(PROMPTS[1:], given, strict=True):

@@ -177,5 +177,4 @@ def test_plan_and_eager_have_the_same_bits(
     make_tiny(name, seed=draw.randrange(100), folder=tmp_path)
     ops = load_ops("cpu", num_threads=draw.choice([1, 2]), quantization=quantization)
     pair = Pair(tmp_path, ops, dtype, kv_dtype, draw.choice([8, 16]))
-    assert pair.planned.python_ops == []
     check_random_steps(pair, draw)

@@ -14,7 +14,7 @@ from transformers import BertTokenizerFast, pipeline
 from quire import LLM, PoolingParams
 from quire.core.errors import CheckpointError, InvalidRequestError
 from quire.text.tokenizers.tokenizer import load_tokenizer
-from tests.golden.harness import python_ops_of
+from tests.golden.harness import is_planned
 from tests.golden.tiny_encoders import (
     TEXTS,
     VOCAB,
@@ -43,7 +43,7 @@ KINDS = ["bert", "distilbert", "modernbert", "roberta", "xlm-roberta", "llama", 
 def test_embeddings(kind: str, how: str, tmp_path: Path) -> None:
     model = make_encoder(tmp_path, kind)
     with LLM(str(tmp_path), runner="pooling", pooler_config={"pooling_type": how}) as llm:
-        assert python_ops_of(llm.facts) == []
+        assert is_planned(llm.facts)
         got = embeddings(llm, TEXTS)
     tokenizer = wordpiece()
     for text, vector in zip(TEXTS, got, strict=True):
@@ -60,7 +60,7 @@ def test_classifiers(kind: str, labels: int, ops: str, tmp_path: Path) -> None:
     tokenizer = wordpiece()
     with LLM(str(tmp_path), ops=ops) as llm:
         if ops == "cpu":
-            assert python_ops_of(llm.facts) == []
+            assert is_planned(llm.facts)
         got = [out.outputs.probs for out in llm.classify(TEXTS, use_tqdm=False)]
         raw = llm.encode(TEXTS[0], PoolingParams(use_activation=False), use_tqdm=False)
     for i, text in enumerate(TEXTS):
@@ -224,7 +224,7 @@ def test_rerankers_that_answer_with_a_token(
         "classifier_from_token": ["cat", "dog"],
     }
     with LLM(str(tmp_path), hf_overrides=overrides | method) as llm:
-        assert python_ops_of(llm.facts) == []
+        assert is_planned(llm.facts)
         got = [out.outputs.probs for out in llm.classify(TEXTS, use_tqdm=False)]
     tokenizer = wordpiece()
     cat, dog = (VOCAB.index(word) for word in ("cat", "dog"))

@@ -21,7 +21,7 @@ from quire.executor.choice import make_executor
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
 from quire.system.hardware import detect
-from tests.golden.harness import python_ops_of
+from tests.golden.harness import is_planned
 from tests.golden.tiny_models import RECURRENT_MODELS, VOCAB_SIZE, make_tiny
 
 LOGIT_TOLERANCE = 1e-4
@@ -70,7 +70,7 @@ class Engine:
         config = resolve(args, detect()).config
         self.core = EngineCore(config, make_executor(config))
         if flags["ops"] == "cpu":
-            assert python_ops_of(self.core.executor.facts) == []
+            assert is_planned(self.core.executor.facts)
         self._ids = count()
 
     def answer(

@@ -57,5 +57,4 @@ def worker_facts(
         "activation_bytes": plan.activations,
         "runtime_bytes": plan.runtime,
         "model": model.description,
-        "python_ops": list(model.python_ops),
     }

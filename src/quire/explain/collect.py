@@ -55,7 +55,6 @@ def collect(
         platform=Platform(
             isa,
             best,
-            list(facts.get("python_ops") or []),
             _tuned(isa, config),
             phases.get("load_weights", 0.0),
             _unkept(config),

@@ -136,7 +136,6 @@ class Platform(msgspec.Struct, frozen=True):
     Attributes:
         isa: instruction set that they use; empty without native kernels.
         best_isa: the most capable one that this machine can run.
-        python_ops: ops that have no kernel, so that Python computes them.
         tuned: shapes for which `quire tune kernels` found values.
         loading: seconds in which the start read and packed the weights.
         unkept: bytes of weights that the next start packs again; 0 if it does not.
@@ -144,7 +143,6 @@ class Platform(msgspec.Struct, frozen=True):
 
     isa: str = ""
     best_isa: str = ""
-    python_ops: list[str] = []
     tuned: int = 0
     loading: float = 0.0
     unkept: int = 0

@@ -90,49 +90,6 @@ class Labels:
         return OpLabel(name, self._last, isa, _dtype(args, result))
 
 
-class CallMeter:
-    """Counts and traces calls from Python."""
-
-    def __init__(self) -> None:
-        self.labels: list[OpLabel] = []
-        self.counts: NDArray[np.int64] | None = None  # [labels, 5], as the native ones
-        self._runs: list[tuple[int, ...]] = []
-        self._max_runs = 0
-
-    @property
-    def active(self) -> bool:
-        return self.counts is not None or self._max_runs > 0
-
-    def add(self, label: OpLabel) -> int:
-        """Add an op and return its index."""
-        self.labels.append(label)
-        if self.counts is not None:
-            self.counts = np.vstack([self.counts, np.zeros((1, 5), np.int64)])
-        return len(self.labels) - 1
-
-    def count(self, on: bool) -> None:
-        self.counts = np.zeros((len(self.labels), 5), np.int64) if on else None
-
-    def trace(self, max_runs: int) -> None:
-        self._runs = []
-        self._max_runs = max_runs
-
-    def runs(self) -> NDArray[np.int64]:
-        return np.array(self._runs, dtype=np.int64).reshape(-1, 6)
-
-    def note(
-        self, index: int, begin: int, nanoseconds: int, args: Iterable[Any], result: Any
-    ) -> None:
-        """Record one call that began at `begin` and took `nanoseconds`."""
-        rows, nbytes, flops = call_cost(self.labels[index].name, tuple(args), result)
-        if rows == 0:
-            return
-        if self.counts is not None:
-            self.counts[index] += (1, nanoseconds, rows, nbytes, flops)
-        if len(self._runs) < self._max_runs:
-            self._runs.append((index, begin, nanoseconds, rows, nbytes, flops))
-
-
 class TimedOps:
     """A table of ops, each timed where it is called.
 
@@ -141,9 +98,11 @@ class TimedOps:
     """
 
     def __init__(self, ops: Ops, modules: Mapping[int, str]) -> None:
-        self._labels = Labels(modules)
-        self._meter = CallMeter()
-        self._indices: dict[OpLabel, int] = {}
+        self._modules = Labels(modules)
+        self._counts: dict[OpLabel, NDArray[np.int64]] | None = None  # [5] each, as native ones
+        self._labels: dict[OpLabel, int] = {}
+        self._runs: list[tuple[int, ...]] = []
+        self._max_runs = 0
         self._sources = ops.sources
         self._finish = ops.device.finish  # else a GPU's ops take as long as it takes to queue them
         self._plain = ops
@@ -152,7 +111,7 @@ class TimedOps:
     @property
     def active(self) -> bool:
         """Return whether ops are counted or traced now."""
-        return self._meter.active
+        return self._counts is not None or self._max_runs > 0
 
     @property
     def table(self) -> Ops:
@@ -160,17 +119,16 @@ class TimedOps:
         return self.timing if self.active else self._plain
 
     def count_ops(self, on: bool) -> None:
-        self._meter.count(on)
+        self._counts = {} if on else None
 
     def op_times(self) -> list[OpTime]:
-        counts = self._meter.counts
-        return summed(zip(self._meter.labels, [] if counts is None else counts, strict=False))
+        return summed((self._counts or {}).items())
 
     def trace_ops(self, max_runs: int) -> None:
-        self._meter.trace(max_runs)
+        self._runs, self._max_runs = [], max_runs
 
     def op_runs(self) -> OpRuns:
-        return OpRuns(self._meter.labels, self._meter.runs())
+        return OpRuns([*self._labels], np.array(self._runs, np.int64).reshape(-1, 6))
 
     def _timed(self, name: str, op: Callable[..., Any]) -> Callable[..., Any]:
         if name in SAMPLING_OPS:  # no part of the model's forward pass
@@ -184,14 +142,24 @@ class TimedOps:
             self._finish()
             nanoseconds = time.monotonic_ns() - begin
             given = (*args, *kwargs.values())
-            label = self._labels.of(name, self._sources.get(name, ""), given, result)
-            index = self._indices.get(label)
-            if index is None:
-                index = self._indices[label] = self._meter.add(label)
-            self._meter.note(index, begin, nanoseconds, given, result)
+            label = self._modules.of(name, self._sources.get(name, ""), given, result)
+            self._note(label, begin, nanoseconds, given, result)
             return result
 
         return call
+
+    def _note(
+        self, label: OpLabel, begin: int, nanoseconds: int, args: tuple[Any, ...], result: Any
+    ) -> None:
+        rows, nbytes, flops = call_cost(label.name, args, result)
+        if rows == 0:
+            return
+        if self._counts is not None:
+            total = self._counts.setdefault(label, np.zeros(5, np.int64))
+            total += (1, nanoseconds, rows, nbytes, flops)
+        if len(self._runs) < self._max_runs:
+            index = self._labels.setdefault(label, len(self._labels))
+            self._runs.append((index, begin, nanoseconds, rows, nbytes, flops))
 
 
 def summed(

@@ -81,7 +81,6 @@ class GraphModel:
         longest: most tokens of a sequence.
     """
 
-    python_ops: Sequence[str] = ()
     arena_bytes = 0
 
     def __init__(

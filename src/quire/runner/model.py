@@ -13,7 +13,7 @@ from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata
 from quire.ops.op_times import OpMeter, TimedOps
-from quire.ops.plans.plan import Plan, WholePlan
+from quire.ops.plans.plan import NativePlan, Plan
 from quire.ops.plans.recorder import record
 from quire.runner.inputs import StepInputs
 from quire.runner.recording import one_given_row, one_stage_row, one_token
@@ -28,7 +28,6 @@ class Model(Protocol):
     Attributes:
         decoder: the decoder that it computes.
         description: text for the log.
-        python_ops: ops of a plan that have no kernel, so that Python computes them.
         arena_bytes: memory for results.
         meters: meters of its ops, in the order in which they run.
         tapped: of the last `forward`, the rows of the residual stream that entered each of `taps`.
@@ -36,7 +35,6 @@ class Model(Protocol):
     """
 
     description: str
-    python_ops: Sequence[str]
     arena_bytes: int
     capture_sizes: Sequence[int]
 
@@ -86,7 +84,6 @@ class EagerModel:
     """
 
     description = "eager"
-    python_ops: Sequence[str] = ()
     arena_bytes = 0
     capture_sizes: Sequence[int] = ()
 
@@ -183,13 +180,8 @@ class PlannedModel:
         plans += [self._given] if self._given is not None else []
         self.meters: list[OpMeter] = [plan.meter for plan in plans]
         self.arena_bytes = sum(plan.arena_bytes for plan in plans)
-        self.python_ops: Sequence[str] = sorted({op for plan in plans for op in plan.python_ops})
-        slow = f" ({', '.join(self.python_ops)} in Python: no kernel)" if self.python_ops else ""
-        self.description = (
-            f"plan: {sum(plan.num_ops for plan in plans)} ops, "
-            f"{sum(plan.num_segments for plan in plans)} segments{slow}, "
-            f"arena {self.arena_bytes / 2**20:.1f} MiB"
-        )
+        num_ops = sum(plan.num_ops for plan in plans)
+        self.description = f"plan: {num_ops} ops, arena {self.arena_bytes / 2**20:.1f} MiB"
 
     def _record(
         self,
@@ -221,10 +213,9 @@ class PlannedModel:
         return record(ops, forward, inputs, limits.max_num_batched_tokens, decoder.modules(caches))
 
     @property
-    def whole_plans(self) -> tuple[WholePlan, WholePlan] | None:
-        """Return the plans of the step and of the logits for native code, if it can run both."""
-        step, logits = self._forward.whole, self._logits.whole
-        return None if step is None or logits is None else (step, logits)
+    def native_plans(self) -> tuple[NativePlan, NativePlan]:
+        """Return the plans of the step and of the logits for native code."""
+        return self._forward.native, self._logits.native
 
     def forward(self, inputs: StepInputs, rows: Array) -> Array:
         given: tuple[Any, ...] = (inputs.input_ids, inputs.positions, inputs.metadata, rows)

@@ -34,7 +34,7 @@ class DraftPasses:
         max_tokens: int,
         width: int,
     ) -> DraftPasses | None:
-        """Return the passes of a draft model; None if Python computes a part of them.
+        """Return the passes of a draft model; None if its ops are not native.
 
         Args:
             max_tokens: most tokens of a pass.
@@ -42,11 +42,8 @@ class DraftPasses:
         """
         if not isinstance(model, PlannedModel) or ops.sampler is None:
             return None
-        plans = model.whole_plans
-        if plans is None:
-            return None
         native = _native.DraftPasses(
-            *plans, ops.sampler, model.decoder.config.vocab_size, block_size,
+            *model.native_plans, ops.sampler, model.decoder.config.vocab_size, block_size,
             max_tokens, limits.max_num_seqs, width,
         )  # fmt: skip
         return DraftPasses(native, limits.max_num_seqs)

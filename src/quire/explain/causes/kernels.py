@@ -107,7 +107,7 @@ def python_ops(case: Case) -> Suspect | None:
     platform, profile = case.evidence.platform, case.evidence.ops
     if platform is None or platform.isa.startswith("torch") or profile is None:
         return None
-    slow = [op for op in profile.ops if op.isa == "torch" or op.name in platform.python_ops]
+    slow = [op for op in profile.ops if op.isa == "torch"]
     inside = sum(op.seconds for op in slow) / max(1e-9, profile.model_seconds)
     share = case.model * min(1.0, inside)
     names = ", ".join(sorted({op.name for op in slow}))

@@ -1,21 +1,13 @@
-"""Plans: straight-line code on ops, replayed natively with any number of rows.
-
-    native ops │ fallback │ native ops    a flat list; runs of native ops are segments, each one
-        ▲                                 call into C++; what Python computes stands between
-        │
-    plan.run(inputs)                      the same ops on the step's rows, in the plan's own memory
+"""Plans: a flat list of native ops, replayed on a step's rows in the plan's own memory.
 
 `ops.plans.recorder` makes plans from functions.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from quire.core.dtypes import HostArray
 from quire.ops.array import address
@@ -56,8 +48,8 @@ class View(NamedTuple):
     tail: tuple[int, ...]
 
 
-class WholePlan(NamedTuple):
-    """A plan that native code can run, and where its first result is.
+class NativePlan(NamedTuple):
+    """A plan for native code, and where its first result is.
 
     Attributes:
         result: the address of the result of 0 rows.
@@ -78,40 +70,10 @@ class Input:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """The metadata among the inputs."""
-
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Native ops [first, last)."""
-
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fallback:
-    """An op that Python computes; among its arguments are `View`, `Input` and `Metadata`."""
-
-    op: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outputs: tuple[View, ...]
-    rows_input: int
-    number: int
-
-
 class Plan:
     """A recorded function (see `ops.plans.recorder.record`).
 
     Attributes:
-        num_ops: ops in all.
-        num_segments: runs of native ops.
-        python_ops: ops without a kernel, which Python computes.
         arena_bytes: memory of the results, at the most rows.
         meter: what its ops take.
         outputs: everything that the recorded function returns, from the last run.
@@ -120,7 +82,6 @@ class Plan:
     def __init__(
         self,
         native: _native.Plan,
-        parts: list[Segment | Fallback],
         buffers: list[Buffer],
         results: Sequence[View],
         arena: HostArray,
@@ -129,7 +90,6 @@ class Plan:
     ) -> None:
         self._native = native
         self.meter = meter
-        self._parts = parts
         self._buffers = [
             (b.rows_input, b.region, b.offset, b.nbytes, b.array.dtype) for b in buffers
         ]
@@ -138,9 +98,7 @@ class Plan:
         self._arena = arena
         self._bound: list[HostArray] = []
         self._keep = keep  # weights and caches, whose addresses the native plan holds
-        self.num_ops = len(native) + sum(isinstance(part, Fallback) for part in parts)
-        self.num_segments = sum(isinstance(part, Segment) for part in parts)
-        self.python_ops = meter.python_ops
+        self.num_ops = len(native)
         self.arena_bytes = arena.nbytes
 
     def run(self, inputs: Inputs) -> HostArray:
@@ -157,21 +115,15 @@ class Plan:
         if len(arrays) != len(self._bound) or not all(map(is_, arrays, self._bound)):
             self._bind(arrays)
         self._native.begin(self._addresses)
-        for part in self._parts:
-            if isinstance(part, Segment):
-                self._native.run(part.first, part.last)
-            elif arrays[part.rows_input].shape[0] > 0:
-                self._fall_back(part, inputs, arrays)
+        self._native.run(0, self.num_ops)
         return self.outputs[0]
 
     @property
-    def whole(self) -> WholePlan | None:
-        """Return what native code needs to run the plan; None if Python computes a part."""
-        if len(self._parts) != 1 or not isinstance(self._parts[0], Segment):
-            return None
+    def native(self) -> NativePlan:
+        """Return what native code needs to run the plan."""
         _, region, offset, nbytes, dtype = self._buffers[self._results[0].buffer]
         start = address(self._arena) + region
-        return WholePlan(self._native, start, offset, nbytes // dtype.itemsize)
+        return NativePlan(self._native, start, offset, nbytes // dtype.itemsize)
 
     def result(self, inputs: Inputs) -> HostArray:
         """Return the memory of what `run` returns for these inputs, filled with zeros."""
@@ -188,26 +140,6 @@ class Plan:
         self._addresses = [(address(t), t.shape[0], t.strides[0] // t.itemsize) for t in arrays]
         self.outputs = tuple(self._array(view, arrays) for view in self._results)
         self._bound = arrays
-
-    def _fall_back(self, part: Fallback, inputs: Inputs, arrays: list[HostArray]) -> None:
-        def resolve(arg: Any) -> Any:
-            if isinstance(arg, View):
-                return self._array(arg, arrays)
-            if isinstance(arg, Input):
-                return arrays[arg.index]
-            return inputs[arg.index] if isinstance(arg, Metadata) else arg
-
-        meter = self.meter.fallbacks
-        begin = time.monotonic_ns() if meter.active else 0
-        args = [resolve(arg) for arg in part.args]
-        kwargs = {name: resolve(arg) for name, arg in part.kwargs.items()}
-        result = part.op(*args, **kwargs)
-        results = result if isinstance(result, tuple) else (result,)
-        for view, output in zip(part.outputs, results, strict=True):
-            np.copyto(self._array(view, arrays), output)
-        if begin:
-            took = time.monotonic_ns() - begin
-            meter.note(part.number, begin, took, (*args, *kwargs.values()), result)
 
     def _array(self, view: View, arrays: list[HostArray]) -> HostArray:
         rows_input, region, offset, nbytes, dtype = self._buffers[view.buffer]

@@ -5,9 +5,9 @@
         ▼
     Plan                                  see `ops.plans.plan`
 
-An op is native if calling it hands at least one op to the native kernels; any other is a fallback.
-Nothing has to be declared, so a new op, or a new architecture, needs no code here. A result has
-as many rows as the first array that its op is given.
+Calling an op hands at least one op to the native kernels. Nothing has to be declared, so a new op,
+or a new architecture, needs no code here. A result has as many rows as the first array that its op
+is given.
 """
 
 from __future__ import annotations
@@ -29,12 +29,9 @@ from quire.ops.plans.arena import Lifetime, assign_offsets
 from quire.ops.plans.meter import PlanMeter
 from quire.ops.plans.plan import (
     Buffer,
-    Fallback,
     Input,
     Inputs,
-    Metadata,
     Plan,
-    Segment,
     View,
     arrays_of,
 )
@@ -75,7 +72,6 @@ class _Recorder:
         self._native = ops.new_plan()
         self._inputs = inputs
         self._input_arrays = arrays_of(inputs)
-        self._parts: list[Segment | Fallback] = []
         self._buffers: list[Buffer] = []
         self._keep: list[object] = []
         self._calls = 0
@@ -90,9 +86,7 @@ class _Recorder:
             self._result(each) for each in (output if isinstance(output, tuple) else (output,))
         ]
         arena = self._link(max_rows)
-        return Plan(
-            self._native, self._parts, self._buffers, results, arena, self._meter, self._keep
-        )
+        return Plan(self._native, self._buffers, results, arena, self._meter, self._keep)
 
     def _result(self, output: object) -> View:
         """Keep what the function returns until the end of the plan."""
@@ -112,38 +106,24 @@ class _Recorder:
     def _call(
         self, name: str, op: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        symbols = tuple(self._symbol(name, arg) for arg in args)
-        named = {key: self._symbol(name, arg) for key, arg in kwargs.items()}
-        rows_input = self._rows_input(name, (*symbols, *named.values()))
-        args = tuple(map(_plain, args))
-        kwargs = {key: _plain(arg) for key, arg in kwargs.items()}
-        first = len(self._native)
+        given = (*args, *kwargs.values())
+        symbols = tuple(self._symbol(name, arg) for arg in given)
+        rows_input = self._rows_input(name, symbols)
+        recorded = len(self._native)
         self._native.record(rows_input)
         try:
-            results = op(*args, **kwargs)
+            results = op(*map(_plain, args), **{key: _plain(arg) for key, arg in kwargs.items()})
         finally:
             self._native.record(-1)
-        last = len(self._native)
-        number = self._meter.note(name, (*args, *kwargs.values()), results)
+        if len(self._native) == recorded:
+            raise ConfigError(f"{name} has no native kernel.", fix=_FIX)
+        self._meter.note(name, given, results)
         outputs = results if isinstance(results, tuple) else (results,)
-        if last == first:
-            # The result may be a view of an argument: the plan's is a buffer of its own.
-            outputs = tuple(np.array(output, order="C") for output in outputs)
-            views = tuple(self._new(output, rows_input) for output in outputs)
-            self._meter.python_ops.add(name)
-            self._parts.append(Fallback(op, symbols, named, views, rows_input, number))
-        else:
-            for output in outputs:
-                self._new(output, rows_input)
-            previous = self._parts[-1] if self._parts else None
-            if isinstance(previous, Segment):
-                first = previous.first
-                self._parts.pop()
-            self._parts.append(Segment(first, last))
-        self._keep += [arg for arg, symbol in zip(args, symbols, strict=True) if arg is symbol]
-        self._keep += [arg for key, arg in kwargs.items() if arg is named[key]]
-        outputs = tuple(map(_guarded, outputs))
+        for output in outputs:
+            self._new(output, rows_input)
+        self._keep += [arg for arg, symbol in zip(given, symbols, strict=True) if arg is symbol]
         self._calls += 1
+        outputs = tuple(map(_guarded, outputs))
         return outputs if isinstance(results, tuple) else outputs[0]
 
     def _rows_input(self, name: str, symbols: tuple[Any, ...]) -> int:
@@ -155,23 +135,19 @@ class _Recorder:
                 return self._buffers[symbol.buffer].rows_input
         raise ConfigError(f"{name} takes nothing that has a step's rows.", fix=_FIX)
 
-    def _new(self, output: HostArray, rows_input: int) -> View:
+    def _new(self, output: HostArray, rows_input: int) -> None:
         """Note a result of the current call; one that it was given is changed in place."""
-        known = self._find(output)
-        if isinstance(known, View):
-            return known
-        view = View(len(self._buffers), tuple(output.shape[1:]))
-        self._note(output, view)
-        self._buffers.append(Buffer(output, rows_input, self._calls, self._calls))
-        return view
+        if not isinstance(self._find(output), View):
+            self._note(output, View(len(self._buffers), tuple(output.shape[1:])))
+            self._buffers.append(Buffer(output, rows_input, self._calls, self._calls))
 
     def _symbol(self, name: str, arg: Any) -> Any:
-        """Return the symbol that replaces a call's argument in other steps."""
+        """Return what stands for a call's argument in other steps: the argument itself if it is the
+        same there, None for metadata."""
         if isinstance(arg, AttentionMetadata):
-            for i, given in enumerate(self._inputs):
-                if given is arg:
-                    return Metadata(i)
-            raise ConfigError(f"{name} takes metadata that is no input of the step.", fix=_FIX)
+            if not any(given is arg for given in self._inputs):
+                raise ConfigError(f"{name} takes metadata that is no input of the step.", fix=_FIX)
+            return None
         if not isinstance(arg, np.ndarray):
             return arg
         view = self._view(arg)
