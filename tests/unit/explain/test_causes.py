@@ -18,7 +18,7 @@ from quire.explain.report import Cause
 from quire.explain.text import render
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
-from tests.unit.explain.made import LIMITS, MACHINE, healthy, profile, with_window
+from tests.unit.explain.made import LIMITS, MACHINE, config, healthy, profile, with_window
 from tests.unit.explain.made_faults import FAULTS, SLOW, UNBOUND, drafting
 
 PROMPTS: dict[str, Any] = {
@@ -439,6 +439,25 @@ def test_sequences_preempted_for_other_clients_need_seats_and_no_blocks() -> Non
     assert "gave their seat to a client" in cause.text
     seats = free.config.scheduler.max_num_seqs
     assert f"--max-num-seqs {seats + 1}" in {each.flag for each in report.changes}
+
+
+def test_as_many_seats_are_advised_as_a_step_has_tokens() -> None:
+    small = {"max_num_seqs": 16, "max_num_batched_tokens": 20}
+    queue = healthy(args=small, running=16.0, waiting=14.0, demand=30)
+    short, _ = FAULTS["preemption"]
+    window = msgspec.structs.replace(
+        short.window, kv_share=0.2, kv_peak=0.3, running=16.0, waiting=14.0
+    )
+    taken = msgspec.structs.replace(queue, window=window)
+    for evidence, flags in (
+        (queue, "--max-num-seqs 30 --max-num-batched-tokens 30"),
+        (taken, "--max-num-seqs 30 --max-num-batched-tokens 30"),
+        (healthy(args={"max_num_seqs": 16}, running=16.0, waiting=14.0, demand=30),
+         "--max-num-seqs 30"),
+    ):  # fmt: skip
+        (change,) = (c for c in explain(evidence).changes if "--max-num-seqs" in c.flag)
+        assert change.flag == flags
+        config(replace(evidence.args, **change.fields))  # it starts
 
 
 def test_rejected_drafts_are_not_taken_for_tokens_computed_again() -> None:

@@ -87,7 +87,7 @@ def _preemption_for_others(case: Case, cost: float) -> Suspect | None:
         f"priority. {w.recomputed_tokens} tokens were computed again, which took {cost:.0%} of "
         "the time.",
         cost,
-        setting("has seats for all of them", cost, max_num_seqs=wanted),
+        setting("has seats for all of them", cost, **case.seating(wanted)),
         kind=Kind.PROVEN,
     )
 

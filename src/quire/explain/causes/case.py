@@ -146,6 +146,12 @@ class Case:
         """Return the number of sequences that a batch takes."""
         return self.config.scheduler.max_num_seqs
 
+    def seating(self, wanted: int) -> dict[str, Value]:
+        """Return fields of `EngineArgs` for so many sequences; a step needs a token for each."""
+        given = self.args.max_num_batched_tokens
+        more = {} if given is None or given >= wanted else {"max_num_batched_tokens": wanted}
+        return {"max_num_seqs": wanted, **more}
+
     @property
     def around(self) -> Surroundings:
         """Return the system around the engine; all figures are 0 if it is unknown."""

@@ -46,8 +46,7 @@ def queueing(case: Case) -> Suspect | None:
             return None  # see `kv_cache_too_small`
         if len(case.args.replicas) > 1 and w.waiting >= 0.5:
             return _waits_for_one_replica(case)
-    most = case.config.scheduler.max_num_batched_tokens  # each seat needs a token
-    wanted = round(min(4.0 * seats, demand, most))
+    wanted = round(min(4.0 * seats, demand))
     if w.kv_share > 0:
         wanted = min(wanted, int(w.running / w.kv_share))
     wanted = max(wanted, seats + 1)
@@ -61,7 +60,7 @@ def queueing(case: Case) -> Suspect | None:
         f"{taken} of the batch {'are' if seats > 1 else 'is'} taken, and {w.waiting:.1f} requests "
         "wait on average.",
         saving(gain),
-        setting(why, saving(gain), max_num_seqs=wanted),
+        setting(why, saving(gain), **case.seating(wanted)),
         kind=Kind.PROVEN if max(floor, saving(gain)) >= WORTH else Kind.ELSEWHERE,
         floor=floor,
     )
