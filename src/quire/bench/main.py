@@ -14,6 +14,7 @@ from types import FrameType
 from quire.bench import flags
 from quire.bench.serving import serve_flags
 from quire.core.errors import ConfigError
+from quire.core.extras import check_output
 from quire.resolve.flags import Flags, add_engine_flags
 
 BENCHMARKS: dict[str, tuple[str, Callable[[Flags], None], str]] = {
@@ -102,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.plot_dir is not None:
         plots.check(args.plot_dir)
+    check_output(args.json, "--json")
     with cleaning_up_when_terminated():
         bench = import_module(f"quire.bench.{BENCHMARKS[args.bench][0]}")
         result = bench.run(args)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.core.errors import ConfigError, QuireError
+from quire.core.extras import check_output, check_picture
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import Flags, add_engine_flags, engine_flags_from
 from quire.system import env
@@ -141,6 +142,9 @@ def _check(namespace: argparse.Namespace) -> None:
             "tokens, and each needs one token of its own.",
             param="--prefix-len",
         )
+    check_output(namespace.json, "--json")
+    check_output(namespace.save_profile, "--save-profile")
+    check_picture(namespace.plot, "--plot")
     if namespace.url or namespace.profile:
         source = "--url" if namespace.url else "--profile"
         if flags := engine_flags_from(EngineArgs.from_cli_args(namespace)):

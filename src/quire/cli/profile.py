@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.core.config import ProfilerConfig
-from quire.core.extras import require
+from quire.core.extras import check_output, require
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import Flags, add_engine_flags
 
@@ -46,6 +46,8 @@ def run(namespace: argparse.Namespace) -> int:
         QuireError: the model cannot start or run.
     """
     args = _engine_args(namespace)
+    check_output(namespace.csv, "--csv")
+    check_output(namespace.json, "--json")
     prompts = _operations(namespace, args)
     if namespace.python is not None:
         _python(args, prompts, namespace.output_len, namespace.python)

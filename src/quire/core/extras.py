@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,6 +56,39 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def check_output(path: Path | None, flag: str) -> None:
+    """Check before long work that a result can be written; create its folder. None is no file.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if path is None:
+        return
+    why = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = f"its folder cannot be created ({error.strerror})"
+    else:
+        if path.is_dir():
+            why = "it is a folder"
+        elif not os.access(path if path.exists() else path.parent, os.W_OK):
+            why = "no permission"
+    if why is not None:
+        raise ConfigError(f"{flag} {path} cannot be written: {why}.", param=flag)
+
+
+def check_picture(path: Path | None, flag: str) -> None:
+    """Check before long work that a picture can be drawn; see `check_output`.
+
+    Raises:
+        ConfigError: matplotlib is not installed, or the file cannot be written.
+    """
+    if path is not None:
+        require("matplotlib", flag)
+        check_output(path, flag)
 
 
 def new_figure(flag: str, width: float, height: float, title: str) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 from quire.core.config import EngineConfig, TierConfig
 from quire.core.cost import PROFILES, HardwareProfile, page_size
 from quire.core.errors import ConfigError
+from quire.core.extras import check_output, check_picture
 from quire.models.cost import roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import resolve
@@ -85,6 +86,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ConfigError: a flag, the trace or the model is wrong.
     """
+    check_output(args.json, "--json")
+    check_output(args.save_hardware, "--save-hardware")
+    check_picture(args.plot, "--plot")
     workload = _workload(args)  # first, because it reports wrong flags at once
     config, profile = _machine(args)
     if args.save_hardware:

@@ -13,6 +13,7 @@ from quire.bench.machine import describe_machine, portable_command, portable_nam
 from quire.bench.serving.datasets import complete
 from quire.bench.serving.slo import Slo
 from quire.core.errors import ConfigError, QuireError
+from quire.core.extras import check_output
 from quire.core.registry import did_you_mean
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.config_file import write_settings
@@ -175,15 +176,17 @@ class _Tuning:
         return facts
 
     def _write(self, result: Result, facts: report.Facts) -> None:
-        if result.best is not None:
-            args = space.apply(self.start, result.best.configuration)
-            write_settings(self.output, space.file_values(args), report.comments(result, facts))
+        best = result.best
+        if best is not None:
             facts.files["the configuration"] = self.output.name
         (self.folder / "report.json").write_bytes(report.to_json(result, facts))
         (self.folder / "report.md").write_text(report.to_markdown(result, facts), encoding="utf-8")
+        if best is not None:
+            args = space.apply(self.start, best.configuration)
+            write_settings(self.output, space.file_values(args), report.comments(result, facts))
         _say(f"The report is {self.folder / 'report.md'}.")
         print(report.headline(result, facts))
-        if result.best is not None:
+        if best is not None:
             print(f"quire serve --config {self.output}")
 
 
@@ -209,6 +212,7 @@ def check(args: argparse.Namespace) -> tuple[argparse.Namespace, EngineArgs, Slo
         )
     if args.output is not None and args.output.suffix not in (".toml", ".yaml", ".yml"):
         raise ConfigError("--output must end in .yaml or .toml.", param="--output")
+    check_output(args.output, "--output")
     slo, given_clients = Slo.parse(args.slo), args.num_clients is not None
     start = EngineArgs.from_cli_args(args)
     changes: dict[str, Any] = {"model": start.model, "num_clients": args.num_clients or 1}

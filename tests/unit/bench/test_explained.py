@@ -76,7 +76,7 @@ def test_an_offline_run_is_explained(
         (["--url", "http://127.0.0.1:1", "--num-threads", "2"], "--num-threads=2 cannot change"),
         (["--url", "http://127.0.0.1:1"], "does not answer"),
         (["--url", "a", "--profile", "b"], "give one"),
-        (["--num-prompts", "1", "--json", "no/such/folder/r.json"], "cannot be written"),
+        (["--num-prompts", "1", "--json", f"{__file__}/r.json"], "cannot be written"),
     ],
 )
 def test_mistakes_are_told(

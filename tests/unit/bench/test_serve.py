@@ -260,6 +260,16 @@ def test_rates_in_turn_are_drawn(tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines[-3:]] == ["request_rate", "200.0", "inf"]
 
 
+def test_a_picture_that_cannot_be_drawn_costs_no_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving() as server:
+        absent = str(tmp_path / "removed")
+        row = run(flags("--base-url", server.url, *SMALL, "--plot-dir", absent))
+    assert isinstance(row, dict)
+    assert "cannot be written" in capsys.readouterr().err
+
+
 def test_the_waits_are_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ("--dataset-name", "prefix-shared", "--prefix-len", "7", "--num-prefixes", "2")
     with serving() as server:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from quire.cli.main import main
 from quire.core import extras
 from quire.core.errors import ConfigError
 from quire.core.extras import require
@@ -42,6 +43,54 @@ def test_commands_without_torch_name_its_extra(tmp_path: Path) -> None:
         for user in COMMANDS
     ]
     assert not list(tmp_path.iterdir())
+
+
+COMMANDS_WITH_FILES = (
+    "explain {model} --json {out}",
+    "explain {model} --save-profile {out}",
+    "simulate {model} --hardware h100 --json {out}",
+    "profile {model} --csv {out}",
+    "profile {model} --json {out}",
+    "bench latency --model {model} --json {out}",
+    "tune {model} --slo ttft=1 --output {out}.yaml",
+)
+COMMANDS_WITH_PICTURES = (
+    "explain {model} --plot {out}",
+    "simulate {model} --hardware h100 --plot {out}",
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        *((command, "place") for command in COMMANDS_WITH_FILES + COMMANDS_WITH_PICTURES),
+        *((command, "package") for command in COMMANDS_WITH_PICTURES),
+    ],
+)
+def test_results_that_cannot_be_written_are_refused_first(
+    command: str,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Before the model is even looked for: it does not exist."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(extras, "installed", lambda module: reason == "place")
+    out = "file/out" if reason == "place" else "new/out"
+    assert main(command.format(model=tmp_path / "absent", out=out).split()) == 2
+    wanted = "folder cannot be created" if reason == "place" else "needs matplotlib"
+    assert wanted in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_where_results_can_be_written(tmp_path: Path) -> None:
+    extras.check_output(None, "--json")
+    extras.check_output(tmp_path / "new" / "out", "--json")
+    assert not list((tmp_path / "new").iterdir())
+    with pytest.raises(ConfigError, match=r"--json .* cannot be written: it is a folder"):
+        extras.check_output(tmp_path, "--json")
 
 
 def test_each_extra_exists() -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from quire.cli.main import main
 from quire.cli.parser import Parser
 from quire.resolve.arguments import EngineArgs
+from quire.tune import command as tune_command
 from quire.tune import main as command
 from quire.tune import memory, server
+from quire.tune.command import _Tuning
 from quire.tune.objective import Measurement
+from quire.tune.report import Facts
+from quire.tune.search import Result, Trial
 from tests.unit.tune.modelled import Modelled
 from tests.unit.tune.test_search import peak
 
@@ -80,6 +85,23 @@ def test_a_whole_run(
     assert main(words) == 0
     assert bench.starts <= starts + 1  # the start, measured again
     assert "earlier measurements" in capsys.readouterr().err
+
+
+def test_the_report_is_written_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a full disk costs the least."""
+    folder = tmp_path / "study"
+    folder.mkdir()
+    trial = Trial({}, "start", [], None, "")
+    tuning = SimpleNamespace(start=EngineArgs(), output=tmp_path / "a.yaml", folder=folder)
+
+    def full(*given: object) -> None:
+        raise OSError("disk is full")
+
+    monkeypatch.setattr(tune_command, "write_settings", full)
+    facts = Facts("m", "ttft=1", 0.95, "a load", {}, "quire tune")
+    with pytest.raises(OSError, match="full"):
+        _Tuning._write(tuning, Result([trial], [], trial), facts)  # type: ignore[arg-type]
+    assert json.loads((folder / "report.json").read_text())["facts"]["model"] == "m"
 
 
 def test_help_names_every_engine_flag(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,7 @@ import numpy as np
 from quire.bench.results.report import Row, percentile
 from quire.bench.serving.sender import Outcome
 from quire.bench.serving.waits import gaps
-from quire.core.errors import ConfigError
-from quire.core.extras import new_figure, require, write_figure
+from quire.core.extras import check_picture, new_figure, write_figure
 
 WAIT, FIRST, ANSWER, FAILED = "#c9c9c9", "#c55a11", "#1f4e79", "#b00020"
 FLAG = "--plot-dir"
@@ -29,13 +28,7 @@ def check(folder: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed, or the folder cannot be created.
     """
-    require("matplotlib", FLAG)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"The folder {folder} cannot be created: {error.strerror}.", param=FLAG
-        ) from None
+    check_picture(folder / "plot.png", FLAG)
 
 
 def draw(folder: Path, measured: Sequence[tuple[Row, Sequence[Outcome]]]) -> list[Path]:

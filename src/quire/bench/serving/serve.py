@@ -79,15 +79,18 @@ def _every_rate(args: argparse.Namespace, base_url: str) -> Row | list[Row]:
             )
             for i, rate in enumerate(args.request_rates)
         ]
-    if args.plot_dir is not None:
-        from quire.bench.results import plots
-
-        plots.draw(args.plot_dir, [(m.row, m.outcomes) for m in measured])
     if args.save_result or args.append_result or args.save_detailed:
         from quire.bench.serving.vllm_results import save
 
         for each in measured:
             print(f"Results are in {save(args, each.row, each.outcomes)}.", file=sys.stderr)
+    if args.plot_dir is not None:
+        from quire.bench.results import plots
+
+        try:
+            plots.draw(args.plot_dir, [(m.row, m.outcomes) for m in measured])
+        except QuireError as error:  # the caller has yet to write the rows
+            print(f"error: {error}", file=sys.stderr)
     return measured[0].row if args.request_rates is None else [m.row for m in measured]
 
 
