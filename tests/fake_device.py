@@ -105,10 +105,13 @@ class FakeDevice(TorchAccelerator):
         pins: bytes of every piece of pinned memory.
         faults: what was wrong so far.
         sent, read: copies to the device and from it, the copies of queues not counted.
+        waited: copies to the device that the host waits for.
         queued: copies of queues.
         on_host: what torch computed that has nothing to do with the device.
         replayed: operations of graphs.
         lacks: types that it makes no tensors of.
+        reserved: bytes that graphs have from the first one on.
+        lent: results of graphs, which any replay overwrites.
         zeros: new memory holds zeros, for runs whose kernels compute nothing.
     """
 
@@ -119,10 +122,13 @@ class FakeDevice(TorchAccelerator):
     faults: list[str] = field(default_factory=list)
     sent: int = 0
     read: int = 0
+    waited: int = 0
     queued: int = 0
     on_host: int = 0
     time: int = 0
     replayed: int = 0
+    reserved: int = 0
+    lent: list[OnDevice] = field(default_factory=list)
     zeros: bool = False
     _pinned: list[tuple[int, int]] = field(default_factory=list)
     _flying: list[tuple[int, Tensor, Tensor]] = field(default_factory=list)
@@ -147,14 +153,20 @@ class FakeDevice(TorchAccelerator):
     def copies(self) -> CopyQueue:
         return FakeQueue(self)
 
-    def capture(self, work: Callable[[], object]) -> Graph:
+    def capture(self, work: Callable[[], object], reserve: int = 0) -> Graph:
         assert self._tape is None
+        self.reserved = self.reserved or reserve
         self._tape = []
         try:
             work()
             return FakeGraph(self, self._tape)
         finally:
             self._tape = None
+
+    def borrowed(self, result: Tensor) -> Tensor:
+        assert isinstance(result, OnDevice)
+        self.lent.append(result)
+        return result
 
     def seconds(self, work: Callable[[], object]) -> float:
         """A microsecond for each operation."""
@@ -260,6 +272,7 @@ class FakeDevice(TorchAccelerator):
             self.settle()
         elif crossing and others:
             self.sent += 1
+            self.waited += waits
             if not waits:
                 self.fly(args[1])
         if not func.is_view:
@@ -300,6 +313,8 @@ class FakeGraph:
 
     def replay(self) -> None:
         with _disable_current_modes(), torch.inference_mode():
+            for result in self.device.lent if not self.device.zeros else ():
+                result.there.view(torch.uint8).fill_(GARBAGE)
             for run in self.tape:
                 run()
         self.device.replayed += len(self.tape)

@@ -54,6 +54,18 @@ def test_graphs_give_the_tokens_of_single_ops(
     assert plain.replayed == 0
 
 
+def test_graphs_of_all_sizes_share_memory_for_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each of 36 sizes has logits of its own: 2 GiB for a vocabulary of 128,000."""
+    model = str(write_tiny_model(tmp_path))
+    for largest, given in ((20, {"max_num_seqs": 20}), (3, {"cuda_graph_sizes": [2, 3]})):
+        fields: dict[str, Any] = {"dtype": "float32", **given}
+        _, _, device = generate(monkeypatch, model, run=False, tokens=4, **fields)
+        hidden, logits = device.lent[:2]
+        assert device.reserved == largest * 4 * (hidden.shape[1] + logits.shape[1])
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("tokenizer")
@@ -110,10 +122,22 @@ def test_a_step_is_one_graph_and_few_calls(tmp_path: Path, monkeypatch: pytest.M
     assert [b - a for a, b in zip(few, more, strict=True)] == [3 * 16, 2 * 16 + 3, 16]
 
 
+def test_a_prompt_waits_for_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies from memory that is not pinned would wait for the step before; weights may."""
+    model, waited = str(write_tiny_model(tmp_path)), []
+    for tokens in (64, 3):
+        given: dict[str, Any] = {"max_num_batched_tokens": tokens, "max_num_seqs": 3}
+        _, launches, device = generate(monkeypatch, model, run=False, tokens=1, **given)
+        waited.append((device.waited, len(launches)))
+    (few, one_step), (more, steps) = waited
+    assert steps > 3 * one_step
+    assert few == more
+
+
 def test_a_refused_capture_leaves_single_launches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(self: FakeDevice, work: object) -> None:
+    def refuse(self: FakeDevice, work: object, reserve: int) -> None:
         raise RuntimeError("the driver is too old")
 
     monkeypatch.setattr(FakeDevice, "capture", refuse)

@@ -204,7 +204,7 @@ class TimedDevice(FakeDevice):
         self.now, self.launches = 0.0, Launches(run=False)
         self._cost = cost
 
-    def capture(self, work: Callable[[], object]) -> Graph:
+    def capture(self, work: Callable[[], object], reserve: int = 0) -> Graph:
         begin = len(self.launches.seen)
         super().capture(work)
         return TimedGraph(self, sum(map(self._cost, self.launches.seen[begin:])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from quire.ops.array import Array
 from quire.ops.metadata import AttentionMetadata, KVCache
 
 
@@ -38,5 +39,12 @@ class Capture(Protocol):
             longest: most tokens that a sequence will have.
         """
 
-    def record(self, work: Callable[[], object]) -> Graph:
-        """Return the work's kernels as a graph. The work may not wait for the device."""
+    def record(
+        self, work: Callable[[], Sequence[Array]], reserve: int
+    ) -> tuple[Graph, Sequence[Array]]:
+        """Return the work's kernels as a graph, and its results, which the next replay of any graph
+        overwrites. The work may not wait for the device.
+
+        Args:
+            reserve: bytes of the results of the largest graph to come.
+        """

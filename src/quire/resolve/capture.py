@@ -66,7 +66,7 @@ def capture_sizes(args: EngineArgs, device: DeviceType, notes: list[str]) -> tup
         _MOST_ROWS if sizes is None else max(sizes, default=0)
     )
     if sizes is None:
-        sizes = (1, 2, 4, *range(8, most + 1, 8))
+        sizes = (1, 2, 4, *range(8, most + 1, 8), args.max_num_seqs)  # the last: of a full batch
     return tuple(sorted({n for n in sizes if n <= min(most, args.max_num_seqs)}))
 
 

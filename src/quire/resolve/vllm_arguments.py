@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from quire.core.errors import ConfigError
 from quire.core.log import setup_logging
 from quire.core.registry import did_you_mean
-from quire.resolve.flag_values import read_json, read_object
-from quire.resolve.vllm_flags import FOREIGN, PREFIX, foreign_notes
+from quire.resolve.flag_values import read_json, read_object, wrong_flag
+from quire.resolve.vllm_flags import FOREIGN, GRAPH_SIZES, PREFIX, foreign_notes
 from quire.system import env
 
 logger = logging.getLogger(__name__)
@@ -85,6 +85,14 @@ def modernize(found: dict[str, Any]) -> list[str]:
             read = read_json(name, given, object, example) if isinstance(given, str) else given
             others = read_object("hf_overrides", found.get("hf_overrides"))
             found["hf_overrides"] = json.dumps(others | {name: read})
+    if sizes := {name: found.pop(name) for name in GRAPH_SIZES if found.get(name) is not None}:
+        given = found.get("compilation_config")
+        if given is not None and given.strip().isdecimal():  # vLLM's -O3
+            given = f'{{"level": {given}}}'
+        fields = read_object("compilation_config", given)
+        for name, value in sizes.items():
+            fields |= _graph_sizes(name, value)
+        found["compilation_config"] = json.dumps(fields)
     if isinstance(token := found.pop("hf_token", None), str):
         env.use_hf_token(token)
     notes = []
@@ -94,6 +102,24 @@ def modernize(found: dict[str, Any]) -> list[str]:
             found[name] = same[given]
             notes.append(f"--{name.replace('_', '-')} {given} means {same[given]}: {why}.")
     return notes
+
+
+def _graph_sizes(name: str, value: Any) -> dict[str, Any]:
+    """Return a flag of captured sizes as a field of --compilation-config.
+
+    One number of the older --cuda-graph-sizes is the largest size.
+
+    Raises:
+        ConfigError: it holds no number.
+    """
+    given = value if isinstance(value, list | tuple) else [value]
+    try:
+        sizes = [int(each) for each in given]
+    except ValueError as error:
+        raise wrong_flag(name, f"{' '.join(map(str, given))} is no list of numbers") from error
+    if name == "max_cudagraph_capture_size" or (name == "cuda_graph_sizes" and len(sizes) == 1):
+        return {"max_cudagraph_capture_size": sizes[-1]}
+    return {"cudagraph_capture_sizes": sizes}
 
 
 def _own_fields(given: Mapping[str, Any], fields: set[str]) -> dict[str, Any]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _SHORT = {"enable_expert_parallel": ["-ep"], "decode_context_parallel_size": ["-dcp"]}
 """vLLM's short spellings."""
+GRAPH_SIZES = ("cudagraph_capture_sizes", "max_cudagraph_capture_size", "cuda_graph_sizes")
+"""Flags of one or more numbers, which are fields of --compilation-config."""
 PREFIX = "vllm."
 """Prefix of their names in a namespace."""
 
@@ -116,8 +118,7 @@ FOREIGN: dict[str, Foreign] = {
     ),
     "max_seq_len_to_capture": _always(_GRAPHS, switch=False),
     **_each(
-        "cudagraph_capture_sizes max_cudagraph_capture_size cuda_graph_sizes optimization_level "
-        "performance_mode ir_op_priority",
+        "optimization_level performance_mode ir_op_priority",
         _always(_GRAPHS, switch=False),
     ),
     **_each(
@@ -282,6 +283,7 @@ FOREIGN: dict[str, Foreign] = {
     "quantization_config": Foreign("Quire reads the checkpoint's; otherwise use --quantization"),
     "logits_processors": Foreign(f"{_NO_CODE}; use logit_bias, bad_words or structured_outputs"),
     **_each("rope_scaling rope_theta", Foreign("it becomes a field of --hf-overrides")),
+    **_each(" ".join(GRAPH_SIZES), Foreign("it becomes a field of --compilation-config")),
     "override_pooler_config": Foreign("it is --pooler-config"),
     "hf_token": Foreign("it becomes HF_TOKEN"),
     "middleware": Foreign("Quire runs no external code in the server; put a proxy in front of it"),
@@ -302,7 +304,7 @@ def add_foreign_flags(parser: ArgumentParser) -> None:
             offs = [f"--no-{spellings[0][2:]}", f"--no_{name}"]
             parser.add_argument(*offs, action="store_false", **hidden)
         else:
-            parser.add_argument(*spellings, **hidden)
+            parser.add_argument(*spellings, nargs="+" if name in GRAPH_SIZES else None, **hidden)
 
 
 def foreign_values(namespace: Mapping[str, Any]) -> dict[str, Any]:

@@ -134,9 +134,11 @@ class GraphModel:
         tables = capture.fix(inputs.metadata, self._longest)
         results = self._step(inputs)
         tables.update(inputs.metadata)
-        again: list[tuple[Array, Array]] = []
+        row_bytes = sum(array.nbytes for array in results) // key[0]
         try:
-            graph = capture.record(lambda: again.append(self._step(inputs)))
+            graph, again = capture.record(
+                lambda: self._step(inputs), max(self.capture_sizes) * row_bytes
+            )
         except RuntimeError as error:  # torch's, of a driver or a lack of memory
             logger.warning(
                 "Cannot capture a step of %d rows: %s. Steps run op by op from now on; "
@@ -144,7 +146,7 @@ class GraphModel:
             )  # fmt: skip
             self._capture = None
         else:
-            self._recorded[key] = _Recorded(graph, tables, *again[0])
+            self._recorded[key] = _Recorded(graph, tables, *again)
         return results
 
     def _step(self, inputs: StepInputs) -> tuple[Array, Array]:

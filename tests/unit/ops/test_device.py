@@ -6,6 +6,7 @@ import contextlib
 import gc
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -290,9 +291,29 @@ def test_graphs_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: ("pool", len(calls)))
     device = cuda(monkeypatch, Runtime())
-    graphs = [device.capture(lambda: calls.append("work")) for _ in range(2)]
-    assert calls == [("pool", 0), "work", ("pool", 0), "work"]
+    monkeypatch.setattr(torch, "empty", lambda size, dtype, device: calls.append(size))
+    graphs = [device.capture(lambda: calls.append("work"), 100) for _ in range(2)]
+    assert calls == [("pool", 0), 100, "work", ("pool", 0), "work"]
     assert graphs[0] is not graphs[1]
+
+
+def test_a_borrowed_result_is_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numpy reads the interface as torch does, of the host's memory."""
+    device, given = cuda(monkeypatch, Runtime()), []
+
+    def as_tensor(source: Any, device: torch.device) -> torch.Tensor:
+        given.append(source)
+        there = SimpleNamespace(__array_interface__=source.__cuda_array_interface__)
+        return torch.from_numpy(np.asarray(there))
+
+    monkeypatch.setattr(torch, "as_tensor", as_tensor)
+    result = torch.arange(6, dtype=torch.bfloat16).view(2, 3)
+    borrowed = device.borrowed(result)
+    result += 1
+    assert torch.equal(borrowed, result)
+    assert not any(value is result for value in vars(given[0]).values())
+    assert device.borrowed(result.t()).data_ptr() == result.data_ptr()
+    assert len(given) == 1
 
 
 def test_a_captured_graph_computes_again_where_it_did() -> None:

@@ -68,7 +68,7 @@ class Scrambled(TorchAccelerator):
         self.pins.append(nbytes)
         return torch.zeros(nbytes, dtype=torch.uint8)
 
-    def capture(self, work: Callable[[], object]) -> Graph:
+    def capture(self, work: Callable[[], object], reserve: int = 0) -> Graph:
         raise NotImplementedError
 
     def seconds(self, work: Callable[[], object]) -> float:

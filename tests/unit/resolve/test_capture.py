@@ -20,14 +20,14 @@ def sizes(given: Any, **fields: Any) -> tuple[int, ...]:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        (None, (1, 2, 4, 8, 16)),
-        (3, (1, 2, 4, 8, 16)),
+        (None, (1, 2, 4, 8, 16, 20)),
+        (3, (1, 2, 4, 8, 16, 20)),
         ({"max_cudagraph_capture_size": 8}, (1, 2, 4, 8)),
         ({"cudagraph_capture_sizes": [16, 3, 3, 24]}, (3, 16)),
         ({"cudagraph_capture_sizes": [16, 3], "max_cudagraph_capture_size": 4}, (3,)),
         ({"cudagraph_capture_sizes": []}, ()),
         ({"cudagraph_mode": "none"}, ()),
-        ({"cudagraph_mode": "FULL_DECODE_ONLY"}, (1, 2, 4, 8, 16)),
+        ({"cudagraph_mode": "FULL_DECODE_ONLY"}, (1, 2, 4, 8, 16, 20)),
     ],
 )
 def test_sizes(given: Any, expected: tuple[int, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -111,6 +112,27 @@ def test_older_names_and_other_values(capsys: pytest.CaptureFixture[str]) -> Non
     ]
     given: dict[str, Any] = {"load_format": "bitsandbytes", "rope_theta": 5.0}
     assert EngineArgs(**given) == EngineArgs(hf_overrides='{"rope_theta": 5.0}')
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--cuda-graph-sizes 64", {"max_cudagraph_capture_size": 64}),
+        ("--cuda-graph-sizes 1 2 24", {"cudagraph_capture_sizes": [1, 2, 24]}),
+        ("--cudagraph-capture-sizes 8 -O 3", {"level": 3, "cudagraph_capture_sizes": [8]}),
+        ("--max-cudagraph-capture-size 8", {"max_cudagraph_capture_size": 8}),
+    ],
+)
+def test_sizes_of_graphs_are_fields(
+    words: str, expected: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert json.loads(parse(*words.split()).compilation_config or "") == expected
+    assert not capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--cuda-graph-sizes: many is no list"):
+        parse("--cuda-graph-sizes", "many")
+    from_python: dict[str, Any] = {"cuda_graph_sizes": [4, 8]}
+    config = EngineArgs(**from_python).compilation_config
+    assert config == '{"cudagraph_capture_sizes": [4, 8]}'
 
 
 def test_the_help_shows_no_other_values() -> None:

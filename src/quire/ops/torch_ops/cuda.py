@@ -53,7 +53,7 @@ class CudaDevice(TorchAccelerator):
         _check_capability(card)
         self.torch = torch.device("cuda", card)
         torch.cuda.set_device(self.torch)  # Triton launches where torch is
-        self._pool: Any = None  # graphs share memory: only results of the last replay are read
+        self._pool: Any = None
 
     def pinned(self, nbytes: int) -> Tensor:
         """Large memory is registered by hand: torch's own allocator of pinned memory rounds up to a
@@ -81,19 +81,29 @@ class CudaDevice(TorchAccelerator):
     def wait(self, event: Any) -> None:
         torch.cuda.current_stream(self.torch).wait_event(event)
 
-    def capture(self, work: Callable[[], object]) -> Graph:
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
+    def capture(self, work: Callable[[], object], reserve: int = 0) -> Graph:
+        """Graphs share memory: only results of the last replay are read. Sizes come in any order,
+        so without a piece for the largest results each size would take memory of its own."""
+        first, self._pool = self._pool is None, self._pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
         collects = gc.isenabled()
         with torch.cuda.graph(graph, pool=self._pool):  # which collects garbage first
             gc.disable()  # CUDA refuses to release memory meanwhile
             try:
+                if first and reserve:
+                    torch.empty(reserve, dtype=torch.uint8, device=self.torch)  # free again at once
                 work()
             finally:
                 if collects:
                     gc.enable()
         captured: Graph = graph
         return captured
+
+    def borrowed(self, result: Tensor) -> Tensor:
+        if not result.is_contiguous():
+            return result
+        there = torch.as_tensor(_Bytes(result), device=self.torch)
+        return there.view(result.dtype).view(result.shape)
 
     def seconds(self, work: Callable[[], object]) -> float:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -134,6 +144,15 @@ def _check_capability(card: int) -> None:
             fix="Install an older torch, which has kernels for it, or use --device cpu.",
             param="--device",
         )
+
+
+class _Bytes:
+    """The bytes of a contiguous tensor, whose memory it does not own."""
+
+    def __init__(self, of: Tensor) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (of.nbytes,), "typestr": "|u1", "data": (of.data_ptr(), False), "version": 3,
+        }  # fmt: skip
 
 
 class _Stream:

@@ -71,8 +71,17 @@ class TorchAccelerator(Accelerator):
         """Make the device wait for `event` before later work; the host does not wait."""
 
     @abstractmethod
-    def capture(self, work: Callable[[], object]) -> Graph:
-        """Run the work once to record it; its results stay in memory that the graph owns."""
+    def capture(self, work: Callable[[], object], reserve: int = 0) -> Graph:
+        """Run the work once to record it, in memory that graphs share.
+
+        Args:
+            reserve: bytes in one piece that this memory has from its first graph on.
+        """
+
+    def borrowed(self, result: Tensor) -> Tensor:
+        """Return what a capture computed, on the same memory, without keeping it from the graphs
+        that follow."""
+        return result
 
     @abstractmethod
     def seconds(self, work: Callable[[], object]) -> float:

@@ -51,7 +51,7 @@ class MetalDevice(TorchAccelerator):
     def wait(self, event: Any) -> None:
         event.wait()
 
-    def capture(self, work: Callable[[], object]) -> Graph:
+    def capture(self, work: Callable[[], object], reserve: int = 0) -> Graph:
         raise NotImplementedError("torch records no graphs on Metal, and no op asks for one")
 
     def seconds(self, work: Callable[[], object]) -> float:

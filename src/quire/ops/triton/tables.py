@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -22,6 +23,11 @@ Metadata = AttentionMetadata[Tensor]
 _NAME = "triton_tables"
 
 
+senders: WeakValueDictionary[torch.device, TorchAccelerator] = WeakValueDictionary()
+"""Devices to which tables cross from pinned memory. From other memory CUDA would wait for all that
+is queued, and with it for the step before."""
+
+
 class Tables:
     """The tables of one step, made when a kernel first asks for them."""
 
@@ -29,9 +35,14 @@ class Tables:
         self._known: dict[tuple[Make, Args], Any] = {}
 
     def get(self, meta: Metadata, device: torch.device, make: Make, args: Args) -> Tensor:
-        found = self._known.get((make, args))
-        if found is None:
-            found = self._known[make, args] = torch.from_numpy(make(meta, *args)).to(device)
+        key = make, args
+        if key not in self._known:
+            host, sender = make(meta, *args), senders.get(device)
+            if sender is None:
+                self._known[key] = torch.from_numpy(host).to(device)
+            else:
+                (self._known[key],) = sender.stage([host]).send()
+        found: Tensor = self._known[key]
         return found
 
     def longest(self, meta: Metadata) -> int:
@@ -92,8 +103,12 @@ class TableCapture:
         meta.__dict__[_NAME] = fixed
         return fixed
 
-    def record(self, work: Callable[[], object]) -> Graph:
-        return self._device.capture(work)
+    def record(
+        self, work: Callable[[], Sequence[Any]], reserve: int
+    ) -> tuple[Graph, Sequence[Any]]:
+        results: list[Tensor] = []
+        graph = self._device.capture(lambda: results.extend(work()), reserve)
+        return graph, [self._device.borrowed(result) for result in results]
 
 
 def _of(meta: Metadata) -> Tables:
