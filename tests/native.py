@@ -202,7 +202,7 @@ def tensor_ops(ops: Ops) -> Ops[Tensor]:
         )
     names = set(OP_NAMES) - SAMPLING_OPS
     changed = {name: on_tensors(getattr(ops, name)) for name in (*names, "pack_linear")}
-    for name in (*SAMPLING_OPS, "report"):
+    for name in SAMPLING_OPS:
         op = getattr(ops, name)
         changed[name] = lambda logits, *args, op=op: op(array(logits), *args)
     return ops.using(**changed, array=tensor, numpy=array)

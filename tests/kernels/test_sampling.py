@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ import torch
 from hypothesis import assume, given, seed, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from torch import Tensor
 
 from quire import _native
 from quire.core.config import LogprobsMode
+from quire.core.messages import TokenLogprobs
 from quire.core.sampling_params import SamplingParams
 from quire.ops import filters
 from quire.ops.filters import FloatRow
@@ -231,16 +234,23 @@ def test_a_row_is_the_same_alone_in_any_batch_on_any_threads(isa: str) -> None:
     before = logits.clone()
     kernels = new_sampler(isa)
     alone = [kernels.sample(logits, [row])[0] for row in rows]
-    entries = [kernels.logprobs(logits, [i], [alone[i]], [i % 7])[0] for i in range(n)]
+    entries = [raw(kernels, logits, [i], [alone[i]], [i % 7])[0] for i in range(n)]
     for threads in (1, 2, 3):
         kernels = new_sampler(isa, threads)
         for _ in range(3):
             order = rng.permutation(n).tolist()
             chosen = kernels.sample(logits, [rows[i] for i in order])
             assert chosen == [alone[i] for i in order]
-            wanted = kernels.logprobs(logits, order, chosen, [i % 7 for i in order])
+            wanted = raw(kernels, logits, order, chosen, [i % 7 for i in order])
             assert wanted == [entries[i] for i in order]
     assert torch.equal(logits, before)
+
+
+def raw(
+    kernels: Any, logits: Tensor, rows: list[int], tokens: list[int], counts: list[int]
+) -> list[TokenLogprobs]:
+    wanted = [ReportedRow(*each) for each in zip(rows, tokens, counts, strict=True)]
+    return kernels.report(logits, wanted, "raw_logprobs")
 
 
 @each_isa
@@ -253,7 +263,7 @@ def test_sums_of_weights_are_accurate(isa: str) -> None:
         x = logits.astype(np.float64) - float(logits.max())
         exact = -math.log(math.fsum(math.exp(v) for v in x))
         rows = torch.from_numpy(logits)[None]
-        [entry] = kernels.logprobs(rows, [0], [token], [3])
+        [entry] = raw(kernels, rows, [0], [token], [3])
         # The sum: a weight's error, 32 additions in a run's lane, one a run. Its logarithm, the
         # maximum added and subtracted, and the oracle's: a rounding each.
         magnitude = abs(exact) + abs(float(logits.max()))
@@ -268,8 +278,8 @@ def test_logprobs_are_the_references(isa: str) -> None:
         logits = torch.from_numpy(np.stack([random_row(rng, vocab) for _ in range(2)]))
         tokens = rng.integers(vocab, size=2).tolist()
         for k in (0, 1, 20):
-            actual = kernels.logprobs(logits, [1, 0], tokens, [k, 2])
-            expected = sampling.logprobs(logits, [1, 0], tokens, [k, 2])
+            actual = raw(kernels, logits, [1, 0], tokens, [k, 2])
+            expected = raw(sampling, logits, [1, 0], tokens, [k, 2])
             for a, b in zip(actual, expected, strict=True):
                 assert (a.token_ids, a.rank) == (b.token_ids, b.rank)
                 np.testing.assert_allclose(a.logprobs, b.logprobs, rtol=0, atol=1e-11)
@@ -278,7 +288,7 @@ def test_logprobs_are_the_references(isa: str) -> None:
 @each_isa
 def test_reports_are_the_references(isa: str) -> None:
     rng, kernels = new_rng(), new_sampler(isa)
-    modes: list[LogprobsMode] = ["processed_logprobs", "processed_logits", "raw_logits"]
+    modes: list[LogprobsMode] = [*get_args(LogprobsMode)]
     for vocab in [1, 2, *[100] * 10, *[3_000] * 5]:
         logits = np.stack([random_row(rng, vocab) for _ in range(4)])
         wanted = []
@@ -321,7 +331,7 @@ def test_rows_without_a_largest_logit_have_no_token(isa: str) -> None:
     everything = LogitEdits(banned=np.arange(100))
     assert kernels.sample(logits, [SampleRow(0, SamplingParams(), edits=everything)]) == [-1]
     assert kernels.sample(logits, []) == []
-    assert kernels.logprobs(logits, [], [], []) == []
+    assert raw(kernels, logits, [], [], []) == []
 
 
 def test_what_does_not_fit_is_refused() -> None:
@@ -331,14 +341,14 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(ValueError, match="logits is"):
             kernels.sample(bad, [SampleRow(0, greedy)])
         with pytest.raises(ValueError, match="logits is"):
-            kernels.logprobs(bad, [0], [0], [1])
+            raw(kernels, bad, [0], [0], [1])
     for row in (-1, 2):
         with pytest.raises(IndexError, match="row"):
             kernels.sample(logits, [SampleRow(row, greedy)])
         with pytest.raises(IndexError, match="row"):
-            kernels.logprobs(logits, [row], [0], [1])
+            raw(kernels, logits, [row], [0], [1])
     with pytest.raises(IndexError, match="token"):
-        kernels.logprobs(logits, [0], [8], [1])
+        raw(kernels, logits, [0], [8], [1])
     for named in (-1, 8):
         with pytest.raises(IndexError, match="named"):
             kernels.report(logits, [ReportedRow(0, 0, 1, [named])], "raw_logits")

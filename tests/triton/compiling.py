@@ -20,6 +20,7 @@ from triton.runtime.jit import JITFunction
 
 from quire.core.sampling_params import SamplingParams
 from quire.ops.metadata import AttentionRules, Heads, KVCache
+from quire.ops.reported import ReportedRow
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.triton import (
@@ -214,7 +215,7 @@ def launch_sampling() -> None:
     params = SamplingParams(temperature=0.5, top_k=3, top_p=0.9, min_p=0.1)
     table = torch.randn(2, 9000)
     sampling.sample(table, [SampleRow(1, params, 7, edits), SampleRow(0, params, 2**63)])
-    sampling.logprobs(table, [1], [0], [2])
+    sampling.report(table, [ReportedRow(1, 0, 2)], "raw_logprobs")
     device: Any = SimpleNamespace(
         torch=table.device,
         stage=lambda arrays: SimpleNamespace(send=lambda: [*map(torch.from_numpy, arrays)]),

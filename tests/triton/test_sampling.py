@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from quire.core.sampling_params import SamplingParams
-from quire.ops.sample_row import LogitEdits, SampleRow, row_logprobs, sample_row
+from quire.ops.reported import ReportedRow, report_row
+from quire.ops.sample_row import LogitEdits, SampleRow, sample_row
 from quire.ops.triton import sampling
 from quire.ops.triton.last_tokens import TritonLastTokens
 from tests.fake_device import LAZY, FakeDevice
@@ -128,10 +129,11 @@ def test_log_probabilities_are_those_of_the_reference() -> None:
     """Ties are listed by id; sums in another order differ in their last bits."""
     table = logits(3, 4)
     rows, tokens, counts = [2, 0, 2], [11, 0, 7], [0, 4, 300]
-    found = sampling.logprobs(table, rows, tokens, counts)
-    matrix = table.numpy()
-    for one, row, token, count in zip(found, rows, tokens, counts, strict=True):
-        expected = row_logprobs(matrix[row], token, count)
+    wanted = [ReportedRow(*each) for each in zip(rows, tokens, counts, strict=True)]
+    wanted[1].named = [5, 0]
+    found = sampling.report(table, wanted, "raw_logprobs")
+    for one, row in zip(found, wanted, strict=True):
+        expected = report_row(table[row.row].numpy(), row, "raw_logprobs")
         assert (one.token_ids, one.rank) == (expected.token_ids, expected.rank)
         np.testing.assert_allclose(one.logprobs, expected.logprobs, rtol=1e-13, atol=1e-13)
-    assert sampling.logprobs(table, [], [], []) == []
+    assert sampling.report(table, [], "raw_logprobs") == []

@@ -198,11 +198,6 @@ class CpuOps(
     def sample(self, logits: HostArray, rows: Sequence[SampleRow]) -> list[int]:
         return self._sampling.sample(logits, rows)
 
-    def logprobs(
-        self, logits: HostArray, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
-    ) -> list[TokenLogprobs]:
-        return self._sampling.logprobs(logits, rows, tokens, counts)
-
     def report(
         self, logits: HostArray, rows: Sequence[ReportedRow], mode: LogprobsMode
     ) -> list[TokenLogprobs]:

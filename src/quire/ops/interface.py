@@ -19,7 +19,7 @@ from quire.core.quantized import Weights
 from quire.ops.array import A
 from quire.ops.filters import FloatRow
 from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
-from quire.ops.reported import ReportedRow, report_row
+from quire.ops.reported import ReportedRow
 from quire.ops.sample_row import SampleRow, TokenIds
 from quire.ops.weights import Epilogue, LinearWeight
 
@@ -221,10 +221,10 @@ class StepOps(ABC, Generic[A]):
         """Return a token for each of `rows`; -1 if its largest logit is not finite."""
 
     @abstractmethod
-    def logprobs(
-        self, logits: A, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
+    def report(
+        self, logits: A, rows: Sequence[ReportedRow], mode: LogprobsMode
     ) -> list[TokenLogprobs]:
-        """Return the log-probabilities of `tokens[i]` and of the `counts[i]` likeliest tokens."""
+        """Return what answers report of these rows (see `ops.reported.report_row`)."""
 
 
 class Ops(StepOps[A]):
@@ -295,13 +295,6 @@ class Ops(StepOps[A]):
     def numpy(self, values: A) -> HostArray:
         """Return the values on the host: their own memory if they are there, else a copy."""
 
-    def report(
-        self, logits: A, rows: Sequence[ReportedRow], mode: LogprobsMode
-    ) -> list[TokenLogprobs]:
-        """Return what answers report of these rows; on the host, unless a provider overrides it."""
-        given: Any = logits
-        return [report_row(self.numpy(given[row.row]), row, mode) for row in rows]
-
     @abstractmethod
     def empty(self, shape: tuple[int, ...], dtype: DType) -> A:
         """Allocate an array on the device; what it holds means nothing.
@@ -350,5 +343,5 @@ class Ops(StepOps[A]):
 
 OP_NAMES = tuple(name for name in vars(StepOps) if not name.startswith("_"))
 """The ops that a step may call."""
-SAMPLING_OPS = frozenset({"argmax", "sample", "logprobs"})
+SAMPLING_OPS = frozenset({"argmax", "sample", "report"})
 """Ops that take logits and return to Python."""

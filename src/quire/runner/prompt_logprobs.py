@@ -13,6 +13,7 @@ from quire.core.batch import Column, ModelOutput, SchedulerOutput
 from quire.core.config import LOGITS_ROWS
 from quire.core.messages import TokenLogprobs
 from quire.ops.array import Array
+from quire.ops.reported import ReportedRow
 from quire.runner.state import SequenceStates
 from quire.sampling.sampler import sick_logits
 
@@ -46,7 +47,8 @@ def prompt_logprobs(
         for peak in ops.argmax(logits)[1].tolist():
             if not math.isfinite(peak):
                 raise FloatingPointError(sick_logits(peak))
-        entries += ops.logprobs(logits, range(len(chunk)), chunk, [k] * len(chunk))
+        rows = [ReportedRow(row, token, k) for row, token in enumerate(chunk)]
+        entries += ops.report(logits, rows, "raw_logprobs")
     return entries
 
 

@@ -17,7 +17,7 @@ from quire.core.messages import TokenLogprobs
 from quire.ops.array import Array
 from quire.ops.filters import FloatRow
 from quire.ops.last_tokens import Chosen, LastTokens
-from quire.ops.reported import ReportedRow, with_named
+from quire.ops.reported import ReportedRow
 from quire.ops.sample_row import SampleRow, TokenIds
 from quire.sampling.state import SamplingState
 from quire.system.records import dataclass
@@ -164,19 +164,15 @@ class Sampler:
         if not counts:
             return
         tokens = result.token_ids[list(counts)].tolist()
-        named = {row: list(batch.states[row].params.logprob_token_ids or ()) for row in counts}
-        if self._mode == "raw_logprobs":
-            entries = self._ops.logprobs(logits, list(counts), tokens, list(counts.values()))
-            for at, (row, others) in enumerate(named.items()):
-                if others:
-                    entries[at] = with_named(entries[at], self._ops.numpy(logits[row]), others)
-        else:
-            sampled = {each.row: each for each in rows}
-            wanted = [
-                ReportedRow(row, token, count, named[row], sampled.get(row))
-                for (row, count), token in zip(counts.items(), tokens, strict=True)
-            ]
-            entries = self._ops.report(logits, wanted, self._mode)
+        sampled = {each.row: each for each in rows}
+        wanted = [
+            ReportedRow(
+                row, token, count, batch.states[row].params.logprob_token_ids or [],
+                sampled.get(row),
+            )
+            for (row, count), token in zip(counts.items(), tokens, strict=True)
+        ]  # fmt: skip
+        entries = self._ops.report(logits, wanted, self._mode)
         result.logprobs = dict(zip(counts, entries, strict=True))
 
 

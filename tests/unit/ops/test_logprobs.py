@@ -19,7 +19,9 @@ from quire.ops.sample_row import SampleRow
 def token_logprobs(ops: Ops, logits: FloatRow, token: int, k: int) -> TokenLogprobs:
     """Of a row between two others."""
     rows = torch.from_numpy(np.stack([logits + 1, logits, logits[::-1]]))
-    other, entry = ops.logprobs(rows, [2, 1], [0, token], [3, k])
+    other, entry = ops.report(
+        rows, [ReportedRow(2, 0, 3), ReportedRow(1, token, k)], "raw_logprobs"
+    )
     assert len(other.token_ids) == 1 + min(3, len(logits))
     return entry
 

@@ -17,6 +17,7 @@ from quire.core.sampling_params import SamplingParams
 from quire.ops.filters import FloatRow
 from quire.ops.gumbel import uniforms
 from quire.ops.interface import Ops
+from quire.ops.reported import ReportedRow
 from quire.ops.torch_ops import sampling
 from quire.ops.torch_ops.provider import TorchOps
 from quire.sampling.rng import draw_key
@@ -260,13 +261,11 @@ def test_plain_greedy_is_an_argmax_and_only_rows_that_need_an_operation_pay() ->
         seen.extend(row.row for row in rows)
         return sampling.sample(logits, rows)
 
-    def logprobs(
-        logits: Tensor, rows: list[int], tokens: list[int], counts: list[int]
-    ) -> list[TokenLogprobs]:
-        seen.extend(row + 100 for row in rows)
-        return sampling.logprobs(logits, rows, tokens, counts)
+    def report(logits: Tensor, rows: list[ReportedRow], mode: LogprobsMode) -> list[TokenLogprobs]:
+        seen.extend(row.row + 100 for row in rows)
+        return sampling.report(logits, rows, mode)
 
-    ops = TorchOps().using(argmax=argmax, sample=spy, logprobs=logprobs)
+    ops = TorchOps().using(argmax=argmax, sample=spy, report=report)
     logits = rows(0, 5)
     sample(ops, logits, [state(temperature=0.0) for _ in range(5)])
     assert not seen

@@ -12,6 +12,7 @@ from quire.bench.kernels.cases import Cases, Setting
 from quire.core.dtypes import FLOAT32
 from quire.core.sampling_params import SamplingParams
 from quire.ops.array import Array
+from quire.ops.reported import ReportedRow
 from quire.ops.sample_row import SampleRow
 
 if TYPE_CHECKING:
@@ -51,10 +52,10 @@ def sampling(s: Setting) -> Cases:
         return case(name, rows, lambda logits: s.ops.sample(logits, wanted))
 
     def logprobs(rows: int) -> Case:
-        counts, tokens = [_LOGPROBS] * rows, [0] * rows
+        wanted = [ReportedRow(row, 0, _LOGPROBS) for row in range(rows)]
         return case(
             "logprobs", rows,
-            lambda logits: s.ops.logprobs(logits, range(rows), tokens, counts),
+            lambda logits: s.ops.report(logits, wanted, "raw_logprobs"),
             lambda torch, logits: torch.logprobs(logits, min(_LOGPROBS, vocab)),
         )  # fmt: skip
 

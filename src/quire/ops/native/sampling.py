@@ -41,17 +41,6 @@ class SamplingKernels:
         self.native.sample(given, [_native_row(row, vocab) for row in rows], tokens.ctypes.data)
         return tokens.tolist()
 
-    def logprobs(
-        self, logits: HostArray, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
-    ) -> list[TokenLogprobs]:
-        """Return log-probabilities of `tokens[i]` and of the `counts[i]` likeliest tokens under
-        softmax(logits[rows[i]]).
-        """
-        if not len(rows) == len(tokens) == len(counts):
-            raise ValueError(f"{len(rows)} rows, {len(tokens)} tokens, {len(counts)} counts")
-        wanted = [ReportedRow(*each) for each in zip(rows, tokens, counts, strict=True)]
-        return self.report(logits, wanted, "raw_logprobs")
-
     def report(
         self, logits: HostArray, rows: Sequence[ReportedRow], mode: LogprobsMode
     ) -> list[TokenLogprobs]:

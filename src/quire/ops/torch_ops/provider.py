@@ -70,7 +70,7 @@ class TorchOps(Ops[Tensor]):
     moe = staticmethod(experts.moe)
     argmax = staticmethod(sampling.argmax)
     sample = staticmethod(sampling.sample)
-    logprobs = staticmethod(sampling.logprobs)
+    report = staticmethod(sampling.report)
 
     def __init__(self, device: Device = CPU, compile_backend: str | None = None) -> None:
         there = torch_device(device)

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from quire.core.config import LogprobsMode
 from quire.core.messages import TokenLogprobs
 from quire.ops.filters import FloatRow
-from quire.ops.sample_row import SampleRow, TokenIds, row_logprobs, sample_row
+from quire.ops.reported import ReportedRow, report_row
+from quire.ops.sample_row import SampleRow, TokenIds, sample_row
+from quire.ops.torch_ops.arrays import array
 
 
 def argmax(logits: Tensor) -> tuple[TokenIds, FloatRow]:
@@ -35,17 +38,10 @@ def sample(logits: Tensor, rows: Sequence[SampleRow]) -> list[int]:
     return [sample_row(matrix[row.row], row) for row in rows]
 
 
-def logprobs(
-    logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
-) -> list[TokenLogprobs]:
-    """Of `tokens[i]` and the `counts[i]` likeliest under softmax(logits[rows[i]]), in float64.
+def report(logits: Tensor, rows: Sequence[ReportedRow], mode: LogprobsMode) -> list[TokenLogprobs]:
+    """Return what answers report of rows of logits, float32 [n, vocab].
 
-    Ties rank equal, and are listed by id; no more are listed than there are.
-
-    Args:
-        logits: float32 [n, vocab]; the largest of each row is finite.
+    Ties rank equal, and are listed by id; no more are listed than there are. The largest logit of
+    each row is finite.
     """
-    matrix = logits.cpu().numpy()
-    return [
-        row_logprobs(matrix[row], *rest) for row, *rest in zip(rows, tokens, counts, strict=True)
-    ]
+    return [report_row(array(logits[row.row]), row, mode) for row in rows]

@@ -47,7 +47,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "activation": rows.activation,
     "argmax": rows.argmax,
     "sample": sampling.sample,
-    "logprobs": sampling.logprobs,
+    "report": sampling.report,
     "rope_kv_write": attention.rope_kv_write,
     "paged_attention": attention.paged_attention,
     "latent_kv_write": latent.latent_kv_write,

@@ -10,9 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from quire.core.config import LogprobsMode
 from quire.core.dtypes import HostArray
 from quire.core.messages import TokenLogprobs
+from quire.ops.reported import ReportedRow, with_named
 from quire.ops.sample_row import LogitEdits, MaskWords, SampleRow
+from quire.ops.torch_ops import sampling as plain
+from quire.ops.torch_ops.arrays import array
 from quire.ops.triton.kernels import sampling as kernels
 from quire.ops.triton.launch import overlap, power_of_two
 
@@ -208,14 +212,17 @@ def _sent(device: torch.device, *values: Any) -> list[Tensor]:
     return [torch.from_numpy(np.ascontiguousarray(each)).to(device) for each in values]
 
 
-def logprobs(
-    logits: Tensor, rows: Sequence[int], tokens: Sequence[int], counts: Sequence[int]
-) -> list[TokenLogprobs]:
-    """See `torch_ops.sampling.logprobs`."""
+def report(logits: Tensor, rows: Sequence[ReportedRow], mode: LogprobsMode) -> list[TokenLogprobs]:
+    """See `torch_ops.sampling.report`, which has the other modes."""
     vocab, device = logits.shape[1], logits.device
+    if mode != "raw_logprobs":
+        return plain.report(logits, rows, mode)
     if not len(rows):
         return []
-    numbers, chosen = _sent(device, np.array(rows, np.int64), np.array(tokens, np.int64))
+    numbers, chosen = (
+        _sent(device, np.array([getattr(row, name) for row in rows], np.int64))[0]
+        for name in ("row", "token")
+    )
     peaks, own = (torch.empty(len(rows), dtype=torch.float32, device=device) for _ in range(2))
     sums = torch.empty(len(rows), dtype=torch.float64, device=device)
     ranks = torch.empty(len(rows), dtype=torch.int64, device=device)
@@ -224,19 +231,13 @@ def logprobs(
         block=min(BLOCK, power_of_two(vocab)), num_warps=8, enable_fp_fusion=False,
     )  # fmt: skip
     log_totals = peaks.double().cpu().numpy() + np.log(sums.cpu().numpy())
-    listed = _likeliest(logits, numbers, min(max(counts, default=0), vocab))
+    listed = _likeliest(logits, numbers, min(max(row.count for row in rows), vocab))
     found = []
-    for i, (token, value, rank) in enumerate(
-        zip(tokens, own.tolist(), ranks.tolist(), strict=True)
-    ):
-        ids, values = (part[i, : max(counts[i], 0)] for part in listed)
-        found.append(
-            TokenLogprobs(
-                token_ids=[token, *ids.tolist()],
-                logprobs=(np.array([value, *values]) - log_totals[i]).tolist(),
-                rank=rank,
-            )
-        )
+    for i, (row, value, rank) in enumerate(zip(rows, own.tolist(), ranks.tolist(), strict=True)):
+        ids, values = (part[i, : max(row.count, 0)] for part in listed)
+        distances = (np.array([value, *values]) - log_totals[i]).tolist()
+        entry = TokenLogprobs([row.token, *ids.tolist()], distances, rank)
+        found.append(with_named(entry, array(logits[row.row]), row.named) if row.named else entry)
     return found
 
 
