@@ -52,13 +52,15 @@ def wait_for_loss(
     """
     woken = woken or {}
     by_number = {peer.fileno(): peer for peer in peers}
-    heard = dict.fromkeys(by_number, time.monotonic())
+    heard = dict.fromkeys(by_number, now := time.monotonic())
     poll = select.poll()
     for number in (*by_number, *woken):
         poll.register(number, select.POLLIN | select.POLLRDHUP)
     beat = 0.0
     while True:
-        now = time.monotonic()
+        now, before = time.monotonic(), now
+        if now > before + SILENT_SECONDS:  # this process was stopped, and the others perhaps, too
+            heard = dict.fromkeys(heard, now)
         if now >= beat:
             for peer in peers:
                 _send(peer, _BEAT)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import signal
 import sys
@@ -16,6 +15,7 @@ from quire.frontend.workers import grammar_messages as messages
 from quire.frontend.workers.child import LOST, Child
 from quire.frontend.workers.pipe import frame
 from quire.frontend.workers.pool import OUTSIDE, DeadlyError, WorkerPool, closed_error
+from quire.system.patience import patient_timeout
 from quire.text.structures import MAX_WRITTEN_BYTES
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class GrammarPool(WorkerPool[messages.Checked]):
         worker = None
         try:
             worker = await super()._spawn()
-            async with asyncio.timeout(START_SECONDS):
+            async with patient_timeout(START_SECONDS):
                 if msgspec.msgpack.decode(await worker.hear(LONGEST_ANSWER)) != messages.READY:
                     raise ValueError("it sent another reply than READY")
         except BaseException as error:

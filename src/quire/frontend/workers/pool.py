@@ -15,6 +15,7 @@ from quire.core.errors import EngineDeadError
 from quire.frontend.workers.child import LOST, Child
 from quire.frontend.workers.pipe import LONGEST
 from quire.frontend.workers.turns import Turns
+from quire.system.patience import patient_timeout
 from quire.system.records import dataclass
 
 logger = logging.getLogger(__name__)
@@ -154,7 +155,7 @@ class WorkerPool(Generic[T]):
         try:
             for _ in range(2):
                 try:
-                    async with asyncio.timeout(self._seconds):
+                    async with patient_timeout(self._seconds):
                         answer = await job.worker.ask(job.request, self._longest)
                     return self._decoder.decode(answer)
                 except (TimeoutError, ValueError) as error:  # msgspec's errors are ValueErrors

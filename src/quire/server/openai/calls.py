@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.server.openai.custom import Custom
 from quire.server.openai.tool_types import FunctionDefinition
+from quire.system.patience import patient_timeout
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
@@ -97,7 +97,7 @@ async def at_fault(
     """Return the error that names the tool whose schema cannot be served, if one is found."""
     if error.param == "tools":
         try:
-            async with asyncio.timeout(BLAME_SECONDS):
+            async with patient_timeout(BLAME_SECONDS):
                 for index, tool in enumerate(tools):
                     await engine.check_structure(_arguments_schema(index, tool, customs))
         except InvalidRequestError as found:

@@ -13,6 +13,7 @@ from weakref import WeakSet
 import h11
 
 from quire.core.errors import ConfigError, QuireError
+from quire.system.patience import patient_timeout
 from quire.system.records import dataclass
 
 logger = logging.getLogger(__name__)
@@ -102,7 +103,7 @@ class Upstream:
         """Ask for `/health` once; end the connections to a server that is silent for long."""
         healthy, self._silent = False, self._silent + 1
         with contextlib.suppress(UpstreamError, TimeoutError):
-            async with asyncio.timeout(CHECK_SECONDS):
+            async with patient_timeout(CHECK_SECONDS):
                 answer = await self.ask("GET", "/health", [], b"")
                 healthy = answer.status == 200
                 with contextlib.closing(answer):
@@ -162,7 +163,7 @@ class Upstream:
         return Answer(self, connection, event)
 
     async def _connect(self) -> Connection:
-        async with asyncio.timeout(CONNECT_SECONDS):
+        async with patient_timeout(CONNECT_SECONDS):
             reader, writer = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
         self._open.add(writer)
         return Connection(self, reader, writer, h11.Connection(h11.CLIENT))
