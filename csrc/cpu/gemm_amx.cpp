@@ -6,7 +6,7 @@
 //
 // x is in tiles too. A tile of 16 rows (fewer at the end) is a sequence of steps of 64 bytes per row, so
 // a tile register is loaded from consecutive lines. Few rows of bf16 are loaded in place.
-#include "gemm_amx_kinds.h"
+#include "gemm_amx_few.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -17,7 +17,7 @@ constexpr int64_t kPassRows = 32;
 constexpr int64_t kInPlaceRows = 32;          // max rows of bf16 that are loaded in place
 constexpr int64_t kChunkRows = 512;           // max rows per task: their sums of a block are 64 KiB
 constexpr int64_t kChunkBytes = 1 << 20;      // bytes of x per task: half of a common L2 cache
-constexpr int64_t kAhead = 8192;              // prefetch distance in W if it is read once
+constexpr int64_t kAhead = 1536;              // prefetch distance in W if it is read once
 constexpr int64_t kEndingRows = 2;            // of a pass's epilogue, per step of the next one
 constexpr int64_t kSumLines = 4;              // of sums fetched per step: 64 in 16 steps
 
@@ -306,6 +306,35 @@ void task(const GemmArgs& args, int64_t index) {
   _tile_release();
 }
 
+// Prefetches what the epilogue of a later block reads in addition to sums: it would wait for memory.
+void fetch_ends(const GemmArgs& a, int64_t n0) {
+  for (int64_t i = 0; i < kBlockRows; i += 16) {
+    __builtin_prefetch(a.scale + n0 + i);
+    __builtin_prefetch(a.row_sum + n0 + i);
+  }
+}
+
+// The same by vectors.
+void few_task(const GemmArgs& a, int64_t index) {
+  const Part<S8> part(a, index);
+  const Rows x = tile_at<S8>(a, 0);
+  const int64_t ahead = tuned(a.tuning.ahead_bytes, kAhead);
+  alignas(64) int32_t sums[kFewRows * kBlockRows];
+  for (int64_t b = part.block; b < part.end; ++b) {
+    const uint8_t* const weight =
+        static_cast<const uint8_t*>(a.weight) + b * part.steps * S8::kWeightStep;
+    const int64_t n0 = b * kBlockRows;
+    fetch_ends(a, n0 + 2 * kBlockRows);
+    rows_dots(a.rows, x.at, x.step_stride, part.steps, weight, ahead, a.row_sum + n0, sums);
+    finish_sums(a, 0, a.rows, n0, sums);
+  }
+}
+
+void s8_task(const GemmArgs& a, int64_t index) {
+  if (a.rows <= smaller(tuned(a.tuning.vector_rows, kFewRows), kFewRows)) return few_task(a, index);
+  task<S8>(a, index);
+}
+
 template <class T>
 int64_t tasks(const GemmArgs& a) {
   if (a.rows == 0) return 0;
@@ -351,6 +380,6 @@ const Gemm kGemmTilesF8E4M3 = {bf16_scratch_bytes, prepare_tasks<F8A16<f8_e4m3>>
                                tasks<F8A16<f8_e4m3>>, task<F8A16<f8_e4m3>>};
 const Gemm kGemmTilesF8E5M2 = {bf16_scratch_bytes, prepare_tasks<F8A16<f8_e5m2>>, bf16_prepare,
                                tasks<F8A16<f8_e5m2>>, task<F8A16<f8_e5m2>>};
-const Gemm kGemmTilesS8 = {s8_scratch_bytes, prepare_tasks<S8>, s8_prepare, tasks<S8>, task<S8>};
+const Gemm kGemmTilesS8 = {s8_scratch_bytes, prepare_tasks<S8>, s8_prepare, tasks<S8>, s8_task};
 
 }  // namespace quire::QUIRE_ISA

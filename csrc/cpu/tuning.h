@@ -17,7 +17,7 @@ struct GemmTuning {
   int64_t group_bytes;   // of W a task
   int64_t thread_tasks;  // tasks a thread that W is cut into at least, if it is large enough
   int64_t ahead_bytes;   // from the line of W that is read to the one that is fetched; -1 for none
-  int64_t vector_rows;   // weights in groups: most rows that VNNI takes where there are tiles; -1 for none
+  int64_t vector_rows;   // int8, weights in groups: most rows that VNNI takes where there are tiles; -1 for none
 };
 
 struct AttentionTuning {

@@ -37,7 +37,8 @@ class GemmTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         chunk_bytes, group_bytes: of x and of the weight, a task.
         thread_tasks: tasks a thread that the weight is cut into, if it is large enough.
         ahead_bytes: from what is read of the weight to what is fetched; -1 for no fetching.
-        vector_rows: most rows that take VNNI where there are tiles, weights in groups; -1 for none.
+        vector_rows: most rows that take VNNI where there are tiles, int8 (at most 4) and weights in
+            groups; -1 for none.
     """
 
     pass_rows: _Size = 0
