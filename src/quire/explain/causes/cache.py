@@ -7,7 +7,6 @@ import math
 from quire.explain.causes.case import (
     WORTH,
     Case,
-    Kind,
     Suspect,
     advice,
     saving,
@@ -48,7 +47,6 @@ def kv_cache_too_small(case: Case) -> Suspect | None:
         + (f"; {w.preemptions} were preempted." if w.preemptions else "."),
         saving(gain),
         *changes,
-        kind=Kind.PROVEN,
         floor=small_batch(w),
     )
 
@@ -73,7 +71,6 @@ def preemption(case: Case) -> Suspect | None:
         share,
         more,
         setting(why, cost / 2, max_num_seqs=fits),
-        kind=Kind.PROVEN,
     )
 
 
@@ -88,7 +85,6 @@ def _preemption_for_others(case: Case, cost: float) -> Suspect | None:
         "the time.",
         cost,
         setting("has seats for all of them", cost, **case.seating(wanted)),
-        kind=Kind.PROVEN,
     )
 
 
@@ -114,7 +110,6 @@ def prefix_misses(case: Case) -> Suspect | None:
         f"repeated the beginning of an earlier prompt and were computed again: {what}.",
         saved,
         best,
-        kind=Kind.PROVEN,
     )
 
 
@@ -129,7 +124,6 @@ def failed_writes(case: Case) -> Suspect | None:
         "the log has the system's reason (a full disk, a lost mount, missing rights).",
         lost,
         advice(f"room in {folder}, or another --kv-offloading-dir", "keeps the blocks", lost),
-        kind=Kind.PROVEN,
         floor=WORTH,  # a fault, whatever it costs now
     )
 
@@ -153,7 +147,6 @@ def state_misses(case: Case) -> Suspect | None:
         "cached, but the states of the recurrent layers behind it had no slot.",
         saved,
         *changes,
-        kind=Kind.PROVEN,
     )
 
 

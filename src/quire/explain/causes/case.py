@@ -105,7 +105,7 @@ class Suspect:
     text: str
     share: float
     changes: list[Change]
-    kind: Kind = Kind.WASTE
+    kind: Kind = Kind.PROVEN
     floor: float = 0.0
     cause: Cause = "none"
     confidence: float = 1.0
@@ -310,7 +310,7 @@ def small_batch(w: Window) -> float:
 
 
 def suspect(
-    text: str, share: float, *changes: Change, kind: Kind = Kind.WASTE, floor: float = 0.0
+    text: str, share: float, *changes: Change, kind: Kind = Kind.PROVEN, floor: float = 0.0
 ) -> Suspect | None:
     """Return a finding, unless it is too small; one that loses no time has any size.
 

@@ -70,7 +70,6 @@ def aborted_requests(case: Case) -> Suspect | None:
         f"connection or by a time-out. {w.aborted_tokens:,} tokens were computed for nothing.",
         lost,
         advice("a longer time-out in clients and proxies", "lets answers arrive", lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -93,7 +92,6 @@ def refused_requests(case: Case) -> Suspect | None:
         f"{code}. The error's message says what to change.",
         count / asked,
         *changes,
-        kind=Kind.PROVEN,
         floor=count / asked,
     )
 

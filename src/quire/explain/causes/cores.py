@@ -32,7 +32,6 @@ def few_threads(case: Case) -> Suspect | None:
         f"all of them, beside the other processes, would take {ratio:.2f} times as long.",
         saved,
         setting(why, case.if_quiet(saved), num_threads=e.cores),
-        kind=Kind.PROVEN,
         floor=WORTH if case.model > MOSTLY or saved >= WORTH else 0.0,  # the others may end
     )
 
@@ -51,7 +50,6 @@ def too_many_threads(case: Case) -> Suspect | None:
         lost,
         # No figure: it depends on how the system shares the cores. Seen: +3 to +33 % tokens/s.
         setting("gives each thread its core", 0.0, num_threads=e.cores),
-        kind=Kind.PROVEN,
         floor=WORTH,
     )
 
@@ -70,7 +68,6 @@ def affinity(case: Case) -> Suspect | None:
         "container's cpuset) excludes the others.",
         saved,
         advice(f"taskset --cpu-list 0-{around.online - 1}", why, saved),
-        kind=Kind.PROVEN,
     )
 
 
@@ -89,7 +86,6 @@ def _shared_cpus(case: Case) -> Suspect | None:
         f"{idle:.1f} were idle.",
         lost,
         advice(f"taskset -a -p -c 0-{host.cpus - 1} PID", "lets each thread use any CPU", lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -115,7 +111,6 @@ def cpu_quota(case: Case) -> Suspect | None:
         f"{around.throttled:.1f} s of {case.window.seconds:.1f} s, which costs {lost:.0%}.",
         lost,
         *changes,
-        kind=Kind.PROVEN,
         floor=min(WORTH, lost),
     )
 
@@ -138,7 +133,6 @@ def low_priority(case: Case) -> Suspect | None:
         f"{case.waited:.0%} of the time for one.",
         lost,
         advice(flag, "gives it an equal part of the cores", lost / 2),
-        kind=Kind.PROVEN,
     )
 
 

@@ -74,7 +74,6 @@ def _waits_for_one_replica(case: Case) -> Suspect | None:
         "requests wait: one replica has a queue while another has free seats.",
         WORTH,
         advice("no X-data-parallel-rank in requests", "spreads them over all replicas"),
-        kind=Kind.PROVEN,
         floor=WORTH,
     )
 
@@ -118,6 +117,7 @@ def tokenization(case: Case) -> Suspect | None:
         lost,
         best,
         floor=floor,
+        kind=Kind.WASTE,
     )
 
 
@@ -134,6 +134,7 @@ def detokenization(case: Case) -> Suspect | None:
         f"Turning tokens into text takes {w.share('detokenize'):.0%} of one core's time.",
         lost,
         advice(flag, why, lost),
+        kind=Kind.WASTE,
     )
 
 
@@ -150,6 +151,7 @@ def http_overload(case: Case) -> Suspect | None:
         f"events, and the core waits {w.share('idle'):.0%} of the time.",
         lost,
         advice("stream=false, or several servers", "writes fewer events per process", lost),
+        kind=Kind.WASTE,
     )
 
 
@@ -184,6 +186,7 @@ def tls(case: Case) -> Suspect | None:
         f"The API process's thread spends {busy:.0%} of the time on encrypted connections.",
         lost,
         advice("a proxy that ends TLS (nginx, envoy)", "encrypts in other processes", lost),
+        kind=Kind.WASTE,
     )
 
 
@@ -203,7 +206,6 @@ def scrapes(case: Case) -> Suspect | None:
         f"took {lost:.0%} of the API process's thread.",
         lost,
         advice("scrape_interval: 15s in Prometheus, fewer polls", "asks less often", lost),
-        kind=Kind.PROVEN,
         floor=WORTH if lost >= WORTH * left else 0.0,
     )
 

@@ -31,7 +31,6 @@ def reference_ops(case: Case) -> Suspect | None:
         f"time; native kernels usually take {ratio:.2f} times as long.",
         case.saved(ratio),
         setting("computes with native kernels", case.saved(ratio), ops="auto"),
-        kind=Kind.PROVEN,
     )
 
 
@@ -49,7 +48,6 @@ def forced_isa(case: Case) -> Suspect | None:
         f"is set), which usually saves {1 - ratio:.0%} of the model's time.",
         case.saved(ratio),
         advice("unset QUIRE_CPU_ISA", why, case.saved(ratio)),
-        kind=Kind.PROVEN,
     )
 
 
@@ -77,7 +75,6 @@ def untuned_kernels(case: Case) -> Suspect | None:
         f"tune kernels has values for {platform.tuned} shapes, which do not fit.",
         saved,
         advice(f"quire tune kernels --model {e.args.model}", "finds values that do", saved),
-        kind=Kind.PROVEN,
     )
 
 
@@ -98,7 +95,6 @@ def decoded_weights(case: Case) -> Suspect | None:
         "times as long.",
         case.saved(ratio),
         best,
-        kind=Kind.PROVEN,
     )
 
 
@@ -115,6 +111,7 @@ def python_ops(case: Case) -> Suspect | None:
         f"{share:.0%} of the time goes to operations that have no native kernel: {names}.",
         share,
         advice("quire bug-report", f"report the model: {names} should have a kernel"),
+        kind=Kind.WASTE,
     )
 
 

@@ -27,7 +27,6 @@ def wide_weights(case: Case) -> Suspect | None:
         saved,
         setting("halves the bytes of weights and KV cache", saved, dtype="bfloat16"),
         setting(why, int8, quantization="int8"),
-        kind=Kind.PROVEN,
     )
 
 

@@ -26,7 +26,6 @@ def logprobs(case: Case) -> Suspect | None:
         "time.",
         lost,
         advice("logprobs=0 in requests", "reports the chosen tokens only", lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -41,7 +40,6 @@ def prompt_logprobs(case: Case) -> Suspect | None:
         "prompts: each prompt token needs logits of the whole vocabulary, and no prefix is reused.",
         lost,
         advice("no prompt_logprobs in requests", "computes logits of one row", lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -85,7 +83,6 @@ def adapter_seats(case: Case) -> Suspect | None:
         f"wait although {seats - w.running:.0f} of {seats} seats are free.",
         WORTH,
         setting(why, 0.0, max_loras=wanted),
-        kind=Kind.PROVEN,
         floor=WORTH,
     )
 
@@ -101,6 +98,7 @@ def adapters(case: Case) -> Suspect | None:
         f"{share:.0%} of the time goes to the products of LoRA adapters.",
         share,
         advice("a merged model, or a lower rank", "has no products of adapters", share),
+        kind=Kind.WASTE,
     )
 
 
@@ -138,7 +136,6 @@ def _repeated(case: Case, counter: str, text: str, fix: str, why: str) -> Suspec
         f"{share:.0%} of the prompt tokens {text}",
         lost,
         advice(fix, why, lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -151,7 +148,6 @@ def _slow_sampling(case: Case, kind: str, text: str, floor: float = 0.0) -> Susp
         f"{share:.0%} of the requests {text}; that takes about {lost:.0%} of the time.",
         lost,
         advice(f"fewer requests with {kind}", "samples plain rows", lost),
-        kind=Kind.PROVEN,
     )
 
 

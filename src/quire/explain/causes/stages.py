@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from quire.explain.causes.case import Case, Suspect, advice, suspect
+from quire.explain.causes.case import Case, Kind, Suspect, advice, suspect
 
 SHARED = 0.2
 """CPUs that other processes use, from which stages wait for them."""
@@ -47,6 +47,7 @@ def slow_stage(case: Case) -> Suspect | None:
         "they wait for it.",
         lost,
         advice(flag, why, lost),
+        kind=Kind.WASTE,
     )
 
 
@@ -71,6 +72,7 @@ def slow_replica(case: Case) -> Suspect | None:
         f"it wants one, and the others for {others:.0%}: something else runs on its cores.",
         lost,
         advice(flag, "lets it compute as fast as the others", lost),
+        kind=Kind.WASTE,
     )
 
 
@@ -102,4 +104,5 @@ def slow_link(case: Case) -> Suspect | None:
         f"together compute a step in {1e3 * sum(busy):.1f} ms.",
         lost,
         advice(f"a faster network between node {nodes[0]} and node {nodes[1]}", why, lost),
+        kind=Kind.WASTE,
     )

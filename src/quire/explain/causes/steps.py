@@ -89,6 +89,7 @@ def idle_gaps(case: Case) -> Suspect | None:
         f"although {w.running:.1f} sequences run.",
         gap,
         *sorted(changes, key=lambda c: -c.estimated_gain),
+        kind=Kind.WASTE,
     )
 
 
@@ -119,6 +120,7 @@ def rank_imbalance(case: Case) -> Suspect | None:
         advice(f"--num-threads {threads}", why, lost)
         if threads == case.config.num_threads
         else setting(why, lost, num_threads=threads),
+        kind=Kind.WASTE,
     )
 
 
@@ -142,6 +144,7 @@ def needless_ranks(case: Case) -> Suspect | None:
         lost,
         setting(why, 0.0, tensor_parallel_size=1),
         floor=WORTH if lost >= WORTH else 0.0,
+        kind=Kind.WASTE,
     )
 
 
@@ -161,7 +164,6 @@ def small_chunks(case: Case) -> Suspect | None:
         "reads all weights.",
         saved,
         setting(why, saved, max_num_batched_tokens=LONG_CHUNK),
-        kind=Kind.PROVEN,
     )
 
 
@@ -180,7 +182,6 @@ def _short_stretch(case: Case) -> Suspect | None:
         "and KV blocks are free.",
         w.waiting / (w.running + w.waiting),
         setting(why, 0.0, max_itl_stretch=1.5),
-        kind=Kind.PROVEN,
         floor=WORTH,
     )
 
@@ -208,7 +209,6 @@ def long_prompts(case: Case) -> Suspect | None:
         "sequences.",
         case.estimate.prompt_share,
         setting(why, saving(gain), ITL, max_itl_stretch=1.5, max_num_batched_tokens=None),
-        kind=Kind.PROVEN,
     )
 
 
@@ -225,7 +225,6 @@ def long_turns(case: Case) -> Suspect | None:
         f"in bursts, up to {w.itl_p99 * 1e3:.0f} ms apart, and new requests wait for a turn's end.",
         min(case.model, 1.0 - MULTI_STEP / turn),
         setting("more passes save nothing", saving(gain), ITL, num_scheduler_steps=MULTI_STEP),
-        kind=Kind.PROVEN,
     )
 
 

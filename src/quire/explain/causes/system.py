@@ -48,7 +48,6 @@ def stopped(case: Case) -> Suspect | None:
         f"{which} was stopped (SIGSTOP, a freezer, a debugger) for {lost:.0%} of the time.",
         lost,
         advice("kill -CONT PID", why, lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -79,7 +78,6 @@ def traced(case: Case) -> Suspect | None:
         "breakpoint stops a thread until the tracer has seen it.",
         lost,
         advice(f"the end of process {around.tracer}", "no longer stops threads", lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -97,7 +95,6 @@ def python_debugging(case: Case) -> Suspect | None:
         f"Python, and the API process {min(1.0, loop):.0%}.",
         lost,
         advice(f"a start without {names}", "runs Python at its usual speed", lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -112,7 +109,6 @@ def swapping(case: Case) -> Suspect | None:
         f"{around.swapped / 2**20:,.0f} MiB of the engine are in swap.",
         lost,
         _less_memory(case, "makes the KV cache smaller: the engine stays in memory", lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -128,6 +124,7 @@ def memory_pressure(case: Case) -> Suspect | None:
         "dropped from it and read again.",
         lost,
         _less_memory(case, why, lost),
+        kind=Kind.WASTE,
     )
 
 
@@ -149,7 +146,6 @@ def open_files(case: Case) -> Suspect | None:
         f"{around.most_files} (ulimit -n): new connections wait or fail.",
         share,
         advice("ulimit -n 65536", "before the start; each connection takes one"),
-        kind=Kind.PROVEN,
         floor=share,
     )
 
@@ -174,7 +170,6 @@ def offload_reads(case: Case) -> Suspect | None:
         f"{args.cpu_offload_gb:g} GiB are outside of memory, and the file cache cannot hold them.",
         lost,
         setting(why, lost, cpu_offload_gb=keep),
-        kind=Kind.PROVEN,
     )
 
 
@@ -189,7 +184,6 @@ def _offload_copies(case: Case) -> Suspect | None:
         f"step: {rate / 1e9:,.0f} GB/s.",
         lost,
         setting(why, lost, cpu_offload_gb=0.0),
-        kind=Kind.PROVEN,
     )
 
 
@@ -223,6 +217,7 @@ def slow_clock(case: Case) -> Suspect | None:
         "limit or their temperature slows them.",
         lost,
         advice("cpupower frequency-set -g performance", "or better cooling", lost),
+        kind=Kind.WASTE,
     )
 
 
@@ -238,7 +233,6 @@ def huge_pages_off(case: Case) -> Suspect | None:
         f"address translation: about {lost:.0%} of the time.",
         lost,
         advice(flag, "then start the engine again", lost),
-        kind=Kind.PROVEN,
     )
 
 
@@ -260,6 +254,7 @@ def remote_memory(case: Case) -> Suspect | None:
         "than its CPUs.",
         lost,
         *changes,
+        kind=Kind.WASTE,
     )
 
 
