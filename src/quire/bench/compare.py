@@ -243,7 +243,6 @@ def ratio(
 
 
 def print_result(rows: list[Row], out: TextIO) -> None:
-    """Print one table per task."""
     for task in dict.fromkeys(row["task"] for row in rows):
         print_grid(f"bench compare: {task}", [row for row in rows if row["task"] == task], out)
 

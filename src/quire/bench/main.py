@@ -68,7 +68,6 @@ _MANY_ENGINES = {"kernels", "quality"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add every benchmark with its flags to `parser`."""
     benches = parser.add_subparsers(dest="bench", metavar="BENCHMARK")
     for name, (_, add, text) in BENCHMARKS.items():
         bench = benches.add_parser(name, help=text, description=text)

@@ -168,7 +168,6 @@ def _llama(meta: Metadata) -> dict[str, Any]:
 
 
 def _head_dim(meta: Metadata, default: int) -> int:
-    """Return the elements of a head."""
     head_dim: int = meta.integer("attention.key_length", default)
     if not head_dim or meta.integer("attention.value_length", head_dim) != head_dim:
         raise UnsupportedModelError(

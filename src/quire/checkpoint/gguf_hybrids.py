@@ -29,7 +29,6 @@ def _kinds(meta: Metadata, layers: int, kinds: dict[str, str]) -> list[str]:
 
 
 def _has(meta: Metadata, layers: int, name: str) -> bool:
-    """Return whether a layer has the tensor `name`."""
     return any(f"blk.{layer}.{name}" in meta.file.tensors for layer in range(layers))
 
 
@@ -64,7 +63,6 @@ def _sizes(meta: Metadata, *names: str) -> Config:
 
 
 def _mamba_fields(meta: Metadata, layers: int) -> Config:
-    """Return the fields `mamba_…` of hybrid models."""
     names = ("n_heads", "d_head", "n_groups", "d_state", "d_conv")
     return {
         **_sizes(meta, *(f"mamba_{name}" for name in names)),

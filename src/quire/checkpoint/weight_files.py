@@ -73,7 +73,6 @@ def _indexed(folder: Path, single: Path) -> list[Path]:
 
 
 def _is_file_name(name: str) -> bool:
-    """Return whether a name is a plain file name without a path."""
     plain = Path(name).name == name and name not in ("", ".", "..") and "\0" not in name
     return plain and len(name.encode("utf-8", "backslashreplace")) <= _MAX_NAME_BYTES
 

@@ -42,7 +42,6 @@ class Value:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add all flags of `quire serve`."""
     parser.add_argument("--json", action="store_true", help="print a JSON list of the values")
     serve.add_arguments(parser)
 

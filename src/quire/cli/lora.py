@@ -13,7 +13,6 @@ from quire.resolve.flags import Flags
 
 
 def add_lora_flags(add: Flags) -> None:
-    """Add the flags of served adapters."""
     text = 'adapters to serve, each as a model; also as JSON: {"name": …, "path": …}'
     add("--lora-modules", [], text, nargs="+", metavar="NAME=DIR")
     text = "folder from which clients may load adapters (/v1/load_lora_adapter; default: none)"

@@ -86,7 +86,6 @@ def _without_weights(args: EngineArgs) -> EngineArgs:
 
 
 def render(report: Fit, args: EngineArgs) -> str:
-    """Return the report as text."""
     sections = (
         _head(report), _memory(report), _verdict(report, args), _speed(report), _stages(report),
         _layouts(report), _reasons(report),
@@ -227,7 +226,6 @@ def _layouts(report: Fit) -> Iterator[str]:
 
 
 def _reasons(report: Fit) -> Iterator[str]:
-    """Yield the reason of each automatic choice."""
     if report.notes:
         yield "Why"
     for note in report.notes:

@@ -10,7 +10,6 @@ from quire.text.files import read_text
 
 
 def add_chat_template_flag(add: Flags) -> None:
-    """Add the flag."""
     add("--chat-template", None, "Jinja template instead of the model's", type=Path)
 
 

@@ -75,7 +75,6 @@ class ProfilerConfig:
 
     @property
     def folder(self) -> Path:
-        """Return the folder for traces."""
         return Path(self.torch_profiler_dir) if self.torch_profiler_dir else env.trace_dir()
 
 
@@ -114,7 +113,6 @@ class TierConfig:
         return self.num_swap_slots + self.num_offload_slots
 
     def host_bytes(self, block_bytes: int, slot_bytes: int) -> int:
-        """Return the bytes of all slots in host memory."""
         return self.num_slots * block_bytes + self.num_state_slots * slot_bytes
 
     @property

@@ -343,7 +343,6 @@ class MoEConfig:
     apart: bool = False
 
     def in_layer(self, layer: int) -> bool:
-        """Return whether this layer has experts."""
         return self.layers is None or self.layers[layer]
 
 

@@ -207,7 +207,6 @@ class ModelConfig:
 
     @property
     def layers(self) -> range:
-        """Return the numbers of its layers."""
         first, count = self.layer_run or (0, self.num_hidden_layers)
         return range(first, first + count)
 
@@ -298,11 +297,9 @@ class ModelConfig:
         return self.sliding_window if everywhere and self.causal else None
 
     def kinds(self, layer: int) -> tuple[SubLayerKind, ...]:
-        """Return the sub-layers of `layer`."""
         return PLAIN_LAYER if self.sublayers is None else self.sublayers[layer]
 
     def layers_with(self, kind: SubLayerKind) -> list[int]:
-        """Return the layers that have such a sub-layer."""
         return [i for i in self.layers if kind in self.kinds(i)]
 
     @property

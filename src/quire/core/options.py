@@ -24,7 +24,6 @@ class LentBlocks(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def count(self) -> int:
-        """Return how many blocks are lent."""
         # Numbers are positive, so four such bytes are one `NOT_LENT`.
         return len(self.packed) // 4 - self.packed.count(b"\xff" * 4)
 
@@ -34,7 +33,6 @@ class LentBlocks(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def blocks(self) -> list[int]:
-        """Return the numbers of the blocks that are lent."""
         return [block for block in self.numbers if block != NOT_LENT]
 
 

@@ -195,7 +195,6 @@ def rows_of(parts: Sequence[Weight], first: int, count: int) -> list[Weight]:
 
 
 def dense(weight: Weight, dtype: DType) -> HostArray:
-    """Return the weight as an array of `dtype`."""
     values = weight.dequantize() if isinstance(weight, QuantizedWeight) else weight
     return converted(values, dtype)
 

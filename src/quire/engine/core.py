@@ -246,7 +246,6 @@ class EngineCore:
             self._reject(request.request_id, why)
 
     def _begin(self) -> None:
-        """Schedule a step and start it."""
         batch = self.scheduler.schedule(self._clock(), self.config.num_scheduler_steps)
         self.watch.lap("schedule")
         if self.config.steps_in_flight > 1:

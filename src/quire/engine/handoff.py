@@ -72,7 +72,6 @@ class HandOff:
             self._loans.borrow(request.request_id, transfer.lent, hasher.extend(request))
 
     def note(self, message: BlocksLent | BlocksReturned) -> None:
-        """Take note of loans of this engine's blocks."""
         if self._loans is None:
             return
         if isinstance(message, BlocksLent):

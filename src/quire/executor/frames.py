@@ -154,7 +154,6 @@ def column(packed: bytes | memoryview) -> Column:
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
-    """Return a message as a frame."""
     return msgspec.msgpack.encode(message, enc_hook=_plain)
 
 

@@ -243,5 +243,4 @@ class Team:
 
 
 def lost() -> EngineDeadError:
-    """Return the error of a lost worker."""
     return EngineDeadError("A process of the engine's group ended.", fix="Start the engine again.")

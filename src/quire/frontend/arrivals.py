@@ -30,7 +30,6 @@ class Arrivals:
         self._room = 0
 
     def __bool__(self) -> bool:
-        """Return whether requests are left."""
         return bool(self._left)
 
     def take(self, begun: bool, idle: bool) -> Iterator[Arrival]:

@@ -75,7 +75,6 @@ class HostTier:
 
     @property
     def may_find(self) -> bool:
-        """Return whether `find` may find any block."""
         return bool(self._offloaded or self._lower)
 
     @property

@@ -108,6 +108,5 @@ class Loans:
 
 
 def copies_loan(request: Request) -> bool:
-    """Return whether a request copies the blocks that it borrows."""
     transfer = request.options.kv_transfer
     return transfer is not None and transfer.lent is not None and transfer.lent.copied

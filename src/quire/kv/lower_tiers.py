@@ -73,11 +73,9 @@ class BlockFolder:
 
     @property
     def of_states(self) -> BlockFolder:
-        """Return the folder of states."""
         return BlockFolder(self.directory, bytes(byte ^ 0xFF for byte in self.digest))
 
     def path(self, key: bytes) -> str:
-        """Return the file of a block."""
         return self._start + key.hex()
 
     def find(self, key: bytes) -> bool:

@@ -52,7 +52,6 @@ class KVCacheManager(PrefixCache):
         return self.tables[request_id]
 
     def most_blocks(self, num_tokens: int) -> int:
-        """Return the most blocks that a request of `num_tokens` tokens holds at a time."""
         return most_blocks(num_tokens, self.block_size, self.window, self._max_chunk)
 
     def can_admit(

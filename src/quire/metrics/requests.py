@@ -45,7 +45,6 @@ class RequestMix(msgspec.Struct):
     def add(
         self, params: SamplingParams | PoolingParams, options: RequestOptions, repeats: Repeats
     ) -> None:
-        """Count a request."""
         self.requests += 1
         self.salted_tokens += repeats.salted
         self.shifted_tokens += repeats.shifted
@@ -65,12 +64,10 @@ class RequestMix(msgspec.Struct):
         self.stops += bool(params.stop or params.stop_token_ids)
 
     def join(self, other: RequestMix) -> None:
-        """Add the counts of other requests."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def since(self, first: RequestMix) -> RequestMix:
-        """Return the counts since `first`."""
         return RequestMix(
             *(getattr(self, name) - getattr(first, name) for name in self.__struct_fields__)
         )

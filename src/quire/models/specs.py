@@ -49,7 +49,6 @@ class LinearSpec(RowForm, frozen=True):
 
     @property
     def name(self) -> str:
-        """Return the name of its weight."""
         return f"{self.stem}.weight"
 
     @property

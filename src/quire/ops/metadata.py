@@ -99,7 +99,6 @@ class KVCache(NamedTuple, Generic[A]):
 
     @property
     def tensors(self) -> list[A]:
-        """Return the tensors of the cache."""
         return [t for t in self[:5] if t is not None]
 
 

@@ -41,7 +41,6 @@ class Grid:
         return self.stage(worker) // self.stages_per_node
 
     def workers_of(self, node: int) -> range:
-        """Return the workers of a machine."""
         count = self.size // self.nodes
         return range(node * count, (node + 1) * count)
 

@@ -163,7 +163,6 @@ class Doorman:
         stranger.sendall(_proof(self._key, b"listener", nonce, own))
 
     def _log(self, host: str, why: str) -> None:
-        """Log why a connection was refused."""
         with self._lock:
             if (now := time.monotonic()) < self._logged[0] + LOG_SECONDS:
                 self._unlogged += 1

@@ -257,7 +257,6 @@ class Stage:
         return self._before.receive(self._step)
 
     def give(self, rows: HostArray) -> None:
-        """Hand the step's rows to the stage behind."""
         assert self._behind is not None, "nothing comes behind the last stage"
         self._behind.send(self._step, rows)
         self._gave = True
@@ -273,7 +272,6 @@ class Stage:
             self._behind.fail(self._step)
 
     def close(self) -> None:
-        """End the links."""
         for link in (self._before, self._behind):
             if link is not None:
                 link.close()

@@ -77,7 +77,6 @@ class Fp8:
 
 
 def fp8_method(config: Mapping[str, Any]) -> Uniform:
-    """Return the method of quant_method fp8, mxfp8 or fbgemm_fp8."""
     fields = Fields(config)
     name = str(fields.raw("quant_method"))
     fields.choice("activation_scheme", {"dynamic": True, "static": True}, "dynamic")

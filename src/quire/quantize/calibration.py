@@ -82,7 +82,6 @@ class _Linear:
     inputs: Sequence[InputStatistics]
 
     def expert(self, index: int) -> _Linear:
-        """Return the layer of one expert."""
         count = len(self.weight) // self.experts
         rows = slice(index * count, (index + 1) * count)
         bias = None if self.bias is None else self.bias[rows]

@@ -21,7 +21,6 @@ _LINEAR = ("silu_mul", "gelu_mul", "gelu_tanh_mul", "relu2_mul", "relu")
 
 
 def linear_names(config: ModelConfig, index: int) -> list[str]:
-    """Return the names of a layer's linear weights."""
     return [linear.name for linear in linears(Layout(config).layers[index])]
 
 

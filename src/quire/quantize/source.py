@@ -149,7 +149,6 @@ class Source:
         return {name: self.read(name) for name in self.layer_names(index)}
 
     def dtype(self, parameter: str) -> DType:
-        """Return the dtype in which a parameter is stored."""
         return _DTYPES[self.weights.tensors[self._parts[parameter][0].source].dtype]
 
     def assemble(self, index: int, content: Content) -> dict[str, HostArray]:

@@ -51,7 +51,6 @@ def read_object(name: str, text: str | None, example: str = '{"name": 1}') -> di
 
 
 def wrong_flag(name: str, why: str, fix: str | None = None) -> ConfigError:
-    """Return the error of the flag of an `EngineArgs` field."""
     return ConfigError(f"{flag_of(name)}: {why}", fix=fix, param=name)
 
 

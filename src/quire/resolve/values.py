@@ -113,7 +113,6 @@ def _hints() -> dict[str, Any]:
 
 
 def step_tokens(args: EngineArgs) -> int:
-    """Return the token budget of a step."""
     return args.max_num_batched_tokens or max(STEP_TOKENS, args.max_num_seqs)
 
 

@@ -34,12 +34,10 @@ def most_alone(cost: StepCost, *, copied: bool) -> int:
 
 
 def half_name(request_id: str) -> str:
-    """Return the id of a request's half."""
     return request_id + _SUFFIX
 
 
 def is_half(request_id: str) -> bool:
-    """Return whether this is the id of a half."""
     return request_id.endswith(_SUFFIX)
 
 

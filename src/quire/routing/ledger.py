@@ -45,7 +45,6 @@ class Ledger:
         self.num_lent += lent.count
 
     def end(self, borrower: int, blocks: Sequence[int]) -> None:
-        """End loans that a borrower returns."""
         self._held[borrower] = self._counted(borrower) - Counter(blocks)
         self.send_back(blocks)
 

@@ -153,7 +153,6 @@ class RowGiver:
         return found
 
     def _given(self, places: Sequence[_Place]) -> list[GivenRows]:
-        """Return the rows of each place."""
         given = list[GivenRows]()
         for row, source, first, last in places:
             if isinstance(source, ImageSpan):

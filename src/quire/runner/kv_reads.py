@@ -82,7 +82,6 @@ class BlockReader:
         return list(self._wanted)
 
     def begin(self, loads: Iterable[BlockLoad]) -> None:
-        """Begin to read blocks."""
         with self._lock:
             for load in loads:
                 self._wanted[load.block] = load
@@ -117,7 +116,6 @@ class BlockReader:
         return done
 
     def close(self) -> None:
-        """End the thread."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()

@@ -51,7 +51,6 @@ class StateSlotTables:
         self._end[row] = UNSET
 
     def extend(self, rows: Column, positions: Column, slots: Column) -> None:
-        """Write entries of the state tables."""
         self._tables[rows, positions] = slots
 
     def begin_step(self) -> None:

@@ -154,7 +154,6 @@ class Results:
 
 
 def _output(request: Request, tokens: list[int]) -> CoreOutput:
-    """Return the output of a request with these new tokens."""
     return CoreOutput(
         request_id=request.request_id,
         new_token_ids=tokens,

@@ -205,7 +205,6 @@ class RunningBatch:
         self.count_until_block()
 
     def count_until_block(self) -> None:
-        """Set `until_block`."""
         last = np.minimum(self.capacity, self.entered + (self._block_size - 1))
         self.until_block = int((last - self.num_computed).min())
 
@@ -241,13 +240,11 @@ class RunningBatch:
         return np.argsort(order)
 
     def remove(self, row: int) -> None:
-        """Remove the request of a row."""
         self._leave(self.requests[row])
         self._columns[:, row : len(self) - 1] = self._columns[:, row + 1 : len(self)]
         self._replace(self.requests[:row] + self.requests[row + 1 :])
 
     def remove_finished(self) -> None:
-        """Remove all finished requests."""
         keep = [not request.finished for request in self.requests]
         if all(keep):
             return

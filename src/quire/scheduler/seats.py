@@ -259,7 +259,6 @@ class Seats:
         self._jumped -= requests
 
     def _seats(self) -> Counter[str]:
-        """Return how many seats each client holds."""
         seats = Counter(self._running.clients)
         seats.update(request.options.client for request in self._loading.requests())
         return seats

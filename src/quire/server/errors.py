@@ -246,7 +246,6 @@ class LingeringResponse(Response):
 
 
 def error_response(error: Exception, scope: Scope) -> Response:
-    """Return `error` as a JSON response."""
     status, body = encode_error(error, scope)
     headers = headers_of(error)
     kind = LingeringResponse if closes(headers) else Response

@@ -194,8 +194,6 @@ def _written(path: Path) -> str:
 
 
 class _Fields:
-    """The fields of one struct."""
-
     def __init__(self, struct: inspect.StructType) -> None:
         self.kind = struct.cls
         self.rules = rules_of(struct.cls)

@@ -31,8 +31,6 @@ Warnings = list[Notice] | UnsetType
 
 
 class Notices:
-    """The notices of one request."""
-
     def __init__(self) -> None:
         self._found: list[Notice] = []
         self._more = 0

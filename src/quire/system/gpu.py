@@ -76,7 +76,6 @@ _VERSION = re.compile(r"^(cuda|hip|xpu)\b[^=\n]*=\s*['\"]([\w.-]+)['\"]", re.MUL
 
 
 def torch_folder() -> Path | None:
-    """Return the folder of torch."""
     spec = find_spec("torch")
     folders = spec.submodule_search_locations if spec else None
     return Path(folders[0]) if folders else None

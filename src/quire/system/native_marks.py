@@ -44,7 +44,6 @@ class Mark:
         _LAYOUT.pack_into(self._memory, self._start, self._calls, key)
 
     def leave(self) -> None:
-        """End the call."""
         _LAYOUT.pack_into(self._memory, self._start, self._calls, _NOTHING)
 
 

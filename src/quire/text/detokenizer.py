@@ -37,7 +37,6 @@ class IncrementalDetokenizer:
 
     @property
     def text(self) -> str:
-        """Return all text so far."""
         if len(self._parts) > 1:
             self._parts = ["".join(self._parts)]
         return self._parts[0] if self._parts else ""

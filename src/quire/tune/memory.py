@@ -64,7 +64,6 @@ def largest_share(args: argparse.Namespace, start: EngineArgs) -> float | None:
 
 
 def _cache_bytes(args: EngineArgs) -> int:
-    """Return the bytes of the planned KV cache."""
     return expected_plan(resolve(args, detect()).config).kv_cache_bytes
 
 

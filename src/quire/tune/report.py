@@ -50,7 +50,6 @@ def to_json(result: Result, facts: Facts) -> bytes:
 
 
 def to_markdown(result: Result, facts: Facts) -> str:
-    """Return the report as Markdown."""
     sections = [_head(result, facts), _changes(result), _splits(result, facts), _tried(result)]
     sections += [_not_tried(result), _curve(result), _operations(facts), _how(facts)]
     return "\n\n".join(section for section in sections if section) + "\n"

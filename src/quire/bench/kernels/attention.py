@@ -54,7 +54,6 @@ def _attend(s: Setting, name: str, sequences: int, new: int, context: int) -> Ca
 def _attend_latents(
     s: Setting, latent: LatentConfig, name: str, sequences: int, new: int, context: int
 ) -> Case:
-    """Return the same case over latents."""
     dtype, heads, rows = s.variant.numpy_dtype, s.model.num_attention_heads, sequences * new
     caches, meta = _filled(s, sequences, new, context)
     q = s.rotated(dtype, rows, heads, latent.rank)

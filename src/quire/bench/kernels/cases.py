@@ -80,7 +80,6 @@ class Setting:
         )  # fmt: skip
 
     def noise(self, dtype: DType, *shape: int) -> Array:
-        """Return an array of random numbers for the ops."""
         return self.ops.array(noise(self.random, shape, dtype))
 
     def copies(self, nbytes: int) -> int:

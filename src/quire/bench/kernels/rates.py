@@ -72,7 +72,6 @@ class Products:
             seconds.append(self._seconds(rows))
 
     def _seconds(self, rows: int) -> float:
-        """Return the mean seconds of a product with so many rows."""
         weights = self._weights[:1] if rows == PROMPT else self._weights
         start = time.perf_counter()
         for weight in weights:

@@ -257,7 +257,6 @@ def _is_complete(pieces: Pieces) -> bool:
 
 
 def _has_last_chunk(response: bytes) -> bool:
-    """Return whether a chunked response has its last chunk."""
     position = response.index(b"\r\n\r\n") + 4
     while (end := response.find(b"\r\n", position)) >= 0:
         try:

@@ -69,14 +69,12 @@ def end_with(parent: int) -> None:
 
 
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def is_ready(base_url: str) -> bool:
-    """Return whether `/ready` answers 200."""
     try:
         with urllib.request.urlopen(f"{base_url}/ready", timeout=5) as response:
             return bool(response.status == 200)

@@ -57,7 +57,6 @@ class Conversation:
 
     @property
     def last(self) -> Question | None:
-        """Return the user's last question; None if there is none."""
         for index in range(len(self.turns) - 1, -1, -1):
             if self.turns[index]["role"] == "user":
                 return Question(self.turns[index]["content"], self.turns[:index])

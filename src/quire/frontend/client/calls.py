@@ -42,7 +42,6 @@ class CoreCalls:
         self._send(Call(next(self._ids), method, list(args)))
 
     def answer(self, message: CallResult) -> None:
-        """Take the core's answer to a call."""
         future = self._waiting.get(message.call_id)
         if future is None or future.done():
             return
@@ -52,7 +51,6 @@ class CoreCalls:
             future.set_result(message.value)
 
     def fail(self, error: QuireError) -> None:
-        """Fail all waiting calls."""
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)

@@ -88,7 +88,6 @@ class _Standing:
             self.beats = None
 
     def give(self, arrival: handshake.Arrival) -> None:
-        """Hand over a connection."""
         frame = msgspec.msgpack.encode(Handed(arrival.frame, arrival.host))
         with arrival.connection as connection, suppress(OSError):  # its end is noticed
             connection.settimeout(None)

@@ -90,7 +90,6 @@ class Intake:
 
     @property
     def num_arriving(self) -> int:
-        """Return the sum of `arriving`."""
         return self.arriving.total()
 
     @property

@@ -25,7 +25,6 @@ class LazyPosition(Mapping[int, Logprob]):
 
     @property
     def made(self) -> dict[int, Logprob]:
-        """Return the mapping as a dict."""
         if self._made is None:
             self._made = position_logprobs(self._tokenizer, self._found)
         return self._made

@@ -104,7 +104,6 @@ class WorkerPool(Generic[T]):
         self._spare_timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Start all processes."""
         self._kept = self._size
         self._idle += [await self._spawn() for _ in range(self._size)]
 

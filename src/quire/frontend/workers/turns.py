@@ -56,7 +56,6 @@ class Turns:
                 turns.popleft().set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """Fail all that wait."""
         for turns in self._waiting.values():
             for turn in turns:
                 if not turn.done():

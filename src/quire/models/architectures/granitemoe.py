@@ -22,6 +22,5 @@ def parse(config: hf.HFConfig) -> ModelConfig:
 
 
 def experts_of(config: hf.HFConfig) -> MoEConfig:
-    """Return the experts of a model."""
     route = experts.route(config, 2, renormalize=True)
     return experts.moe(config, ("num_experts", "num_local_experts"), 8, route)

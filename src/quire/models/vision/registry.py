@@ -35,7 +35,6 @@ _KINDS = Registry(
 
 
 def vision_architecture(kind: str) -> VisionArchitecture:
-    """Return the architecture under `VisionConfig.kind`."""
     found: VisionArchitecture = _KINDS.load(kind)
     return found
 

@@ -68,7 +68,6 @@ def kv_facts(config: EngineConfig, isa: str, ops: Mapping[str, str]) -> dict[str
 
 
 def kv_digest(facts: Mapping[str, str]) -> bytes:
-    """Return a digest of `kv_facts`."""
     return hashlib.sha256(_text(facts).encode()).digest()[:16]
 
 

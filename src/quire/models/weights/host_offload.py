@@ -34,7 +34,6 @@ class HostOffload(OffloadPlan):
 
     @property
     def moved_bytes(self) -> int:
-        """Return the bytes of host memory."""
         return self._slab.nbytes
 
     def ops(self, device: Accelerator) -> StreamingOps:

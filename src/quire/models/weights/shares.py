@@ -68,7 +68,6 @@ def shared_config(config: EngineConfig, worker: int) -> EngineConfig:
 
 
 def worker_grid(config: EngineConfig) -> Grid:
-    """Return the grid of an engine's workers."""
     nodes = config.cluster.nnodes
     return Grid(config.tensor_parallel_size, config.pipeline_parallel_size, nodes)
 

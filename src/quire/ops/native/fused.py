@@ -65,7 +65,6 @@ class FusedKernels(OnPool):
     def add_rms_norm(
         self, x: HostArray, residual: HostArray, weight: HostArray, eps: float
     ) -> tuple[HostArray, HostArray]:
-        """Return (rms_norm(x + residual), x + residual); the sum is rounded to the dtype."""
         rows, others = dense("x", x), dense("residual", residual)
         gain, y, total = contiguous("weight", weight, 1), like(x), like(x)
         _native.add_rms_norm(
@@ -83,7 +82,6 @@ class FusedKernels(OnPool):
     def add_layer_norm(
         self, x: HostArray, residual: HostArray, weight: HostArray, bias: HostArray, eps: float
     ) -> tuple[HostArray, HostArray]:
-        """Return (layer_norm(x + residual), x + residual); the sum is rounded to the dtype."""
         rows, others = dense("x", x), dense("residual", residual)
         gain, offset = contiguous("weight", weight, 1), contiguous("bias", bias, 1)
         y, total = like(x), like(x)
@@ -107,13 +105,11 @@ class FusedKernels(OnPool):
         return y
 
     def scale(self, x: HostArray, factor: float) -> HostArray:
-        """Return x · factor, rounded once; the factor is float32."""
         rows, y = dense("x", x), like(x)
         _native.scale(self._kernels, self._pool, view(y), view(rows), factor)
         return y
 
     def softcap(self, x: HostArray, cap: float) -> HostArray:
-        """Return cap · tanh(x / cap)."""
         rows, y = dense("x", x), like(x)
         _native.softcap(self._kernels, self._pool, view(y), view(rows), cap)
         return y

@@ -45,7 +45,6 @@ class Heads(NamedTuple):
     signs: Tensor | None = None
 
     def of(self, blocks: Tensor) -> Heads:
-        """Return the heads of some blocks of a cache."""
         signs = None if self.signs is None else self.signs[blocks]
         return Heads(self.codes[blocks], self.scale[blocks], signs)
 

@@ -122,7 +122,6 @@ def moe(
 
 
 def _expert(packed: LinearWeight, index: int) -> LinearWeight:
-    """Return the linear layer of one expert."""
     weight = dense_weight(packed)
     count = len(weight.weight) // weight.experts
     rows = slice(index * count, (index + 1) * count)

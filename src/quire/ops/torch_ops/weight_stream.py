@@ -72,7 +72,6 @@ class WeightStream:
 
     @property
     def device_bytes(self) -> int:
-        """Return the bytes of the buffers."""
         return sum(buffer.memory.nbytes for buffer in self._buffers)
 
     def use(self, layer: int) -> Tensor:

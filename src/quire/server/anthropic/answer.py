@@ -74,7 +74,6 @@ class Answer(ChatAnswer):
     open_block: _OpenBlock | None = None
 
     async def complete(self, outputs: list[RequestOutput]) -> Message:
-        """Return the whole answer."""
         output = self.final(outputs)
         [completion] = completions(output)
         message = self.message(output)

@@ -51,7 +51,6 @@ def speaks_anthropic(scope: Scope) -> bool:
 def anthropic_error(
     status: HTTPStatus, message: str, code: str | None = None, request_id: str | None = None
 ) -> AnthropicErrorBody:
-    """Return an error of this HTTP status."""
     other = "api_error" if status >= 500 else "invalid_request_error"
     details = UNSET if code is None else ErrorDetails(code)
     error = AnthropicError(_TYPES.get(status, other), message, details)

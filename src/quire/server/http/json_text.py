@@ -15,7 +15,6 @@ from starlette.responses import Response
 
 
 def encode(message: object) -> bytes:
-    """Return `message` as JSON."""
     try:
         return msgspec.json.encode(message)
     except UnicodeEncodeError:

@@ -125,7 +125,6 @@ def _parameters(function: FunctionDefinition) -> dict[str, Any]:
 
 
 def _schema(text: StructuredOutputsParams) -> Any:
-    """Return the schema of a JSON text."""
     if text.json_object:
         return {"type": "object"}
     return msgspec.json.decode(text.json) if isinstance(text.json, str) else text.json

@@ -98,7 +98,6 @@ class _Answer(ChatAnswer):
         return bool(self.body.return_token_ids) or self.used.continuous
 
     async def complete(self, outputs: list[RequestOutput]) -> ChatResponse:
-        """Return the whole answer."""
         output = self.final(outputs)
         await in_turns(self.prepare(0, output))
         body = self.body

@@ -194,7 +194,6 @@ class _Answer(PromptsAnswer):
     """Whether there has been an event, which had the warnings."""
 
     async def complete(self, outputs: list[RequestOutput]) -> CompletionResponse:
-        """Return the whole answer."""
         choices: list[CompletionChoice] = []
         warnings: Warnings = UNSET
         for prompt, output in enumerate(outputs):

@@ -86,7 +86,6 @@ class Reading:
 
     @property
     def may_call(self) -> bool:
-        """Return whether the answer may have calls."""
         return self.calls or self.required or self.named is not None
 
     @property
@@ -236,7 +235,6 @@ def tool_definitions(body: ChatRequest) -> list[dict[str, object]] | None:
 
 
 def _types(functions: Sequence[FunctionDefinition]) -> ValueTypes:
-    """Return the types of the functions' parameters."""
     found: dict[str, dict[str, frozenset[str]]] = {}
     for function in functions:
         schema = function.parameters or {}

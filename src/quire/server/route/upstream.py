@@ -180,7 +180,6 @@ class Upstream:
         connection.writer.close()
 
     def close(self) -> None:
-        """Close all idle connections."""
         while self._idle:
             self._idle.pop().writer.close()
 

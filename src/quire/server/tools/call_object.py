@@ -59,7 +59,6 @@ class _Call:
             self._out.arguments("".join(self._arguments) if self.given else "{}")
 
     def replace(self, arguments: str) -> None:
-        """Replace the arguments that were read."""
         self._arguments = [arguments]
 
 

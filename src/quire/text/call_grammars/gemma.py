@@ -112,7 +112,6 @@ def _pairs(out: writing.Writing) -> str:
 
 
 def _any(out: writing.Writing) -> str:
-    """Write any value."""
     if not any(line.startswith("any: ") for line in out.lines):
         scalar = out.json("any_scalar", {"type": ["number", "boolean", "null"]})
         out.rule("KEY", "/[A-Za-z_][A-Za-z0-9_]{0,63}:/")
