@@ -9,6 +9,7 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import TextIO
 
 from quire.core.errors import ConfigError
@@ -22,6 +23,27 @@ PATIENCE_SECONDS = 0.1
 """How long a pipe or a terminal may take nothing before lines are dropped."""
 
 
+class _Helper:
+    """Writes where a write may block: on another user's pipe or terminal."""
+
+    def __init__(self) -> None:
+        self._thread: Thread | None = None
+
+    def write(self, number: int, data: bytes, patience: float) -> int:
+        """Return how many bytes are written, or will be; 0 while an earlier write is blocked."""
+        if self._thread is not None and self._thread.is_alive():
+            return 0
+
+        def work() -> None:
+            with suppress(OSError):
+                os.write(number, data)
+
+        self._thread = Thread(target=work, name="log", daemon=True)
+        self._thread.start()
+        self._thread.join(patience)
+        return len(data)
+
+
 class _StderrHandler(logging.Handler):
     """Writes to the present `sys.stderr`, so that redirection works.
 
@@ -33,6 +55,7 @@ class _StderrHandler(logging.Handler):
         super().__init__()
         self._num_lost = 0
         self._is_cut = False
+        self._helper = _Helper()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -54,29 +77,37 @@ class _StderrHandler(logging.Handler):
             text = f"\n{text}"
         data = text.encode("utf-8", "backslashreplace")
         with _without_blocking(number) as own:
-            written = _write_parts(own, data, patience)
+            if own is None:
+                written = self._helper.write(number, data, PATIENCE_SECONDS)
+            else:
+                written = _write_parts(own, data, patience)
         self._num_lost = 0 if written == len(data) else self._num_lost + 1
         if written:
             self._is_cut = written < len(data)
 
 
 @contextmanager
-def _without_blocking(number: int) -> Iterator[int]:
-    """Return another descriptor of a pipe or a terminal, whose writes do not block; else the same.
+def _without_blocking(number: int) -> Iterator[int | None]:
+    """Return another descriptor of a pipe or a terminal, whose writes do not block; of something
+    else the same. None if another user owns it.
 
     Other processes write there too, so there may be no room left although there just was; and a
     terminal with room for one byte may have none for a line. It is not kept open: somebody may wait
     for the pipe's end.
     """
-    flags, own = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, number
-    if stat.S_ISFIFO(os.fstat(number).st_mode) or os.isatty(number):
-        with suppress(OSError):  # another user's
-            own = os.open(f"/proc/self/fd/{number}", flags)
+    if not stat.S_ISFIFO(os.fstat(number).st_mode) and not os.isatty(number):
+        yield number
+        return
+    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    try:
+        own = os.open(f"/proc/self/fd/{number}", flags)
+    except OSError:
+        yield None
+        return
     try:
         yield own
     finally:
-        if own != number:
-            os.close(own)
+        os.close(own)
 
 
 def _write_parts(number: int, data: bytes, patience: float) -> int:

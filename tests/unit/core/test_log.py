@@ -3,12 +3,14 @@
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Thread
 
 import pytest
 
+from quire.core import log
 from quire.core.errors import ConfigError
 from quire.core.log import setup_logging
 
@@ -77,7 +79,15 @@ def test_a_log_that_nobody_reads_loses_lines_and_stops_nobody(
         assert os.get_blocking(writer)  # other programs may share it
 
 
-def test_a_terminal_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("owner", ["the user", "another"])
+def test_a_terminal_that_nobody_reads_stops_nobody(
+    owner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*given: object) -> int:
+        raise PermissionError
+
+    if owner == "another":
+        monkeypatch.setattr(log.os, "open", refused)
     with fresh_program() as logger, monkeypatch.context() as patched:
         master, slave = os.openpty()
         os.set_blocking(master, False)
@@ -95,6 +105,7 @@ def test_a_terminal_that_nobody_reads_stops_nobody(monkeypatch: pytest.MonkeyPat
             try:
                 assert not writer.is_alive()
                 assert len(everything(master).splitlines()) < 1000
+                time.sleep(0.2)  # a blocked write ends
                 logger.info("and so on")
                 *_, lost, line = everything(master).splitlines()
             finally:
