@@ -296,6 +296,13 @@ def expected_runtime(config: EngineConfig) -> int:
     return RUNTIME_BYTES + TOKEN_BYTES * tokens
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Return whether the system or a GPU has refused memory. Torch raises RuntimeErrors then: of a
+    class of its own for GPUs, and of none for the host."""
+    named = any(each.__name__ == "OutOfMemoryError" for each in type(error).__mro__)
+    return isinstance(error, MemoryError) or named or "can't allocate memory" in str(error)
+
+
 def cannot_allocate(plan: MemoryPlan) -> OutOfMemoryError:
     """Return the error for a KV cache of a requested size that the system refuses."""
     return OutOfMemoryError(

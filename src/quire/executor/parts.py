@@ -15,7 +15,7 @@ from quire.core import batch
 from quire.core.config import EngineConfig, SchedulerConfig, StateConfig
 from quire.core.dtypes import dtype_of
 from quire.core.sampling_params import SamplingParams
-from quire.executor.memory import MemoryPlan, cannot_allocate, plan_memory
+from quire.executor.memory import MemoryPlan, cannot_allocate, is_out_of_memory, plan_memory
 from quire.executor.peers import Peers
 from quire.executor.resident import resident_bytes, rounded
 from quire.models.adapters import named_targets, own_deltas
@@ -113,6 +113,7 @@ def new_runner(
 
     Raises:
         OutOfMemoryError: the system refuses the memory.
+        RuntimeError: torch or a driver fails in another way.
     """
     try:
         tower, images = load_tower(config, ops), config.images
@@ -133,7 +134,8 @@ def new_runner(
             encoder=encoder,
         )
     except (RuntimeError, MemoryError) as error:
-        # Torch raises a RuntimeError if it gets no memory.
+        if not is_out_of_memory(error):
+            raise
         raise cannot_allocate(plan) from error
 
 

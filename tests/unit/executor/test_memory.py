@@ -7,11 +7,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from quire.core.errors import OutOfMemoryError
 from quire.core.layers import ShortConvConfig
+from quire.executor import parts
 from quire.executor.memory import (
     MemoryPlan,
     activation_bytes,
@@ -22,6 +24,7 @@ from quire.executor.memory import (
     plan_memory,
     useful_blocks,
 )
+from quire.executor.parts import new_runner
 from quire.executor.resident import resident_bytes
 from tests.unit.executor.configs import TINY, config
 
@@ -131,6 +134,26 @@ def test_resident_memory_is_rounded_up() -> None:
 
 def test_a_refusal_by_the_system_names_the_flags() -> None:
     assert "--num-gpu-blocks-override" in str(cannot_allocate(plan(num_blocks=3)))
+
+
+def test_only_refused_memory_is_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class GPUError(RuntimeError):
+        pass
+
+    GPUError.__name__ = "OutOfMemoryError"  # as torch's
+    host = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+    driver = RuntimeError("CUDA error: no kernel image is available for execution on the device")
+    for error, wanted in (
+        (GPUError("x"), OutOfMemoryError),
+        (host, OutOfMemoryError),
+        (MemoryError(), OutOfMemoryError),
+        (driver, RuntimeError),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(parts, "load_tower", Mock(side_effect=error))
+            with pytest.raises(wanted) as caught:
+                new_runner(config(), plan(), *[Mock()] * 3, None)
+            assert (caught.value is error) == (error is driver)
 
 
 PROGRAM = """
