@@ -81,7 +81,7 @@ def norms(card: Card) -> Iterator[Row]:
         x = torch.randn(count, width, device=card.device).to(torch.bfloat16)
         for name, call in {
             "add_rms_norm": partial(rows.add_rms_norm, x, x, gain, 1e-6),
-            "quantize_rows": partial(rows.codes_of, x),
-            "both in one": partial(rows.add_rms_norm, x, x, gain, 1e-6, coded=True),
+            "quantize_rows": partial(rows.codes_of, x, torch.int8),
+            "both in one": partial(rows.add_rms_norm, x, x, gain, 1e-6, coded=torch.int8),
         }.items():
             yield row(card, f"{name} rows {count}", seconds(card.device, [call]), 0)

@@ -160,8 +160,8 @@ MODELS: dict[str, dict[str, Any]] = {
 """config.json's fields beside `BASE`, of models whose weights are dummies; one is real."""
 QUANTIZATIONS = (
     "int8", "int8_w8a16", "int4", "int4_g32", "int4_g64", "gptq", "gptq_actorder", "awq", "fp8",
-    "fp8_e5m2", "fp8_block", "mxfp4", "nvfp4", "nf4", "fp4", "q4_0", "q4_1", "q5_1", "q8_0",
-    "q2_k", "q3_k", "q4_k", "q6_k", "iq4_nl", "iq4_xs", "q5_0", "q5_k",
+    "fp8_w8a8", "fp8_e5m2", "fp8_block", "mxfp4", "nvfp4", "nf4", "fp4", "q4_0", "q4_1", "q5_1",
+    "q8_0", "q2_k", "q3_k", "q4_k", "q6_k", "iq4_nl", "iq4_xs", "q5_0", "q5_k",
 )  # fmt: skip
 
 

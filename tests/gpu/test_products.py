@@ -15,14 +15,16 @@ from quire.ops.torch_ops.arrays import array, tensor
 from quire.ops.triton import experts, linear
 from quire.ops.triton import rows as rows_ops
 from quire.ops.triton.provider import TritonOps
-from quire.ops.triton.rows import CODED_NORMS
+from quire.ops.triton.rows import coded_norms
 from quire.ops.triton.tuning import TileTuning
+from quire.ops.triton.weights import CODED_ROWS
 from tests.kernels.test_route import SPECS
 from tests.triton.test_products import close, quantized
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU")
 
-FORMS = ["dense", "int8", "codes", "float8", "zeros", "offsets", "book", "e2m1", "ordered"]
+FORMS = ["dense", "int8", "codes", "float8", "float8_a16", "zeros", "offsets", "book", "e2m1",
+         "ordered"]  # fmt: skip
 ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
@@ -54,7 +56,7 @@ def test_every_tile_gives_the_same_bits(
         weight: QuantizedWeight = quantized(form, n, k, seed=1)
         numbers, packed = tensor(weight.dequantize()), ops.pack_linear(weight)
     whole = ops.linear(x, packed)
-    if form != "int8":
+    if form not in CODED_ROWS:
         assert close(whole, x, numbers.to(dtype).cuda(), ROUNDING[dtype])
     assert linear.segment(n, k) < k
     for chosen in tiles(dtype):
@@ -66,7 +68,7 @@ def test_every_tile_gives_the_same_bits(
 
 
 @pytest.mark.parametrize("rows", [1, 40, 300])
-@pytest.mark.parametrize("form", ["dense", "zeros", "int8"])
+@pytest.mark.parametrize("form", ["dense", "zeros", "int8", "float8"])
 def test_sizes_that_are_tuned_give_the_same_bits(
     ops: TritonOps, form: str, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,19 +95,22 @@ def test_sizes_that_are_tuned_give_the_same_bits(
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
-@pytest.mark.parametrize("norm", CODED_NORMS)
-def test_a_norm_quantizes_with_the_bits_of_two_kernels(norm: str, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("kind", CODED_ROWS.values())
+@pytest.mark.parametrize("norm", coded_norms(torch.int8))
+def test_a_norm_quantizes_with_the_bits_of_two_kernels(
+    norm: str, kind: torch.dtype, dtype: torch.dtype
+) -> None:
     x, more, gain, bias = (torch.randn(5, 2048, device="cuda").to(dtype) for _ in range(4))
     given = (x, *[more] * norm.startswith("add"), gain[0], *[bias[0]] * norm.endswith("layer_norm"))
-    found, plain = CODED_NORMS[norm](*given, 1e-6), getattr(rows_ops, norm)(*given, 1e-6)
+    found, plain = coded_norms(kind)[norm](*given, 1e-6), getattr(rows_ops, norm)(*given, 1e-6)
     if norm.startswith("add"):
         found, plain = found[0], plain[0]
     assert torch.equal(found, plain)
-    for own, other in zip(rows_ops.codes_of(found), rows_ops.codes_of(plain), strict=True):
-        assert torch.equal(own, other)
+    pairs = zip(rows_ops.codes_of(found, kind), rows_ops.codes_of(plain, kind), strict=True)
+    assert all(torch.equal(own.float(), other.float()) for own, other in pairs)
 
 
-@pytest.mark.parametrize("form", ["dense", "zeros", "int8"])
+@pytest.mark.parametrize("form", ["dense", "zeros", "int8", "float8"])
 def test_experts_alone(ops: TritonOps, form: str) -> None:
     count, hidden, width = 8, 256, 128
     sizes = (count * 2 * width, hidden), (count * hidden, width)

@@ -114,14 +114,20 @@ class Compiler:
         self.compiled.append(kernel.__name__)
 
 
+def rows_of(capability: int) -> list[torch.dtype]:
+    """Return the 8-bit types of rows that a card multiplies."""
+    return [torch.int8, torch.float8_e4m3fn] if capability >= 89 else [torch.int8]
+
+
 def launch_everything(dtype: torch.dtype, capability: int, shared: int) -> None:
     """Call each op that launches kernels, with each form of weight and cache."""
     x = torch.randn(3, 96).to(dtype)
     gain = torch.ones(96, dtype=dtype)
     rows.add_rms_norm(x, x, gain, 1e-6)
     rows.layer_norm(x, gain, gain, 1e-6)
-    rows.CODED_NORMS["add_rms_norm"](x, x, gain, 1e-6)
-    rows.CODED_NORMS["layer_norm"](x, gain, gain, 1e-6)
+    for kind in rows_of(capability):
+        rows.coded_norms(kind)["add_rms_norm"](x, x, gain, 1e-6)
+        rows.coded_norms(kind)["layer_norm"](x, gain, gain, 1e-6)
     for kind in ("silu_mul", "gelu_tanh_mul", "gelu", "relu2", "swigluoai_mul"):
         rows.activation(x, kind)
     rows.argmax(torch.randn(2, 5000))
@@ -133,9 +139,9 @@ def launch_everything(dtype: torch.dtype, capability: int, shared: int) -> None:
             if hasattr(module, "overlap"):
                 module.overlap = lambda device: early
     forms: list[Any] = [DenseWeight(torch.randn(70, 96).to(dtype), gain[:70], "none")]
-    for name in ("int8", "codes", "float8", "zeros", "offsets", "book", "ordered"):
+    for name in ("int8", "codes", "float8", "float8_a16", "zeros", "offsets", "book", "ordered"):
         parts = [quantized(name, 70, 96, seed=1)]
-        if name != "float8" or capability >= 89:  # plain torch dequantizes it there
+        if name[:6] != "float8" or capability >= 89:  # plain torch dequantizes it there
             forms.append(coded(parts, None, "none", 1, dtype))
     wide = torch.randn(70, 1024).to(dtype)  # part of which is prefetched
     linear.linear(wide[:1], DenseWeight(wide, None, "none"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -14,8 +15,8 @@ def exact_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have the interpreter sum products in float64.
 
     Its own sums depend on where a row stands in its tile, which a matrix unit's do not, and it
-    reads bfloat16 as integers. It also warns of NaN, which kernels may compute in lanes that they
-    drop.
+    reads bfloat16 and 8-bit floats as integers. It also warns of NaN, which kernels may compute in
+    lanes that they drop.
     """
     import triton.language as tl
     from triton.runtime import interpreter
@@ -23,6 +24,8 @@ def exact_products(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def numbers(handle: Any) -> Any:
         if handle.dtype == tl.bfloat16:
             return (handle.data.astype(np.uint32) << 16).view(np.float32)
+        if handle.dtype == tl.float8e4nv:
+            return handle.data.view(ml_dtypes.float8_e4m3fn)
         return handle.data
 
     def dot(self: Any, a: Any, b: Any, d: Any, *_: Any) -> Any:

@@ -18,7 +18,7 @@ from quire.ops.torch_ops.arrays import array, tensor
 from quire.ops.triton import linear
 from quire.ops.triton.provider import TritonOps
 from quire.ops.triton.rows import codes_of
-from quire.ops.triton.weights import CodedWeight
+from quire.ops.triton.weights import CODED_ROWS, CodedWeight
 
 FLOAT32 = np.dtype(np.float32)
 RNG = np.random.default_rng
@@ -30,14 +30,16 @@ def rows(count: int, width: int, seed: int, dtype: torch.dtype = torch.float32) 
 
 def quantized(form: str, n: int, k: int, seed: int) -> QuantizedWeight:
     rng = RNG(seed)
-    bits, group = {"int8": (8, k), "codes": (8, 32), "float8": (8, k)}.get(form, (4, 32))
+    by_row = ("int8", "float8", "float8_a16")
+    bits, group = (8, k) if form in by_row else (8, 32) if form == "codes" else (4, 32)
     shape = (n, -(-k // group))
     scale = rng.uniform(0.01, 0.02, shape).astype(np.float32)
     if form in ("int8", "codes"):
         return QuantizedWeight(rng.integers(-127, 128, (n, k), np.int8), bits, scale, group)
-    if form == "float8":
+    if form in ("float8", "float8_a16"):
         floats = rng.standard_normal((n, k)).astype(ml_dtypes.float8_e4m3fn)
-        return QuantizedWeight(floats, bits, scale, group)
+        wide = form == "float8_a16"
+        return QuantizedWeight(floats, bits, scale, group, float_activations=wide)
     codes = rng.integers(0, 1 << bits, (n, k), np.uint8)
     extra: dict[str, Any] = {
         "zeros": {"zero": rng.integers(0, 16, shape).astype(np.float32)},
@@ -64,7 +66,7 @@ def close(found: Tensor, x: Tensor, w: Tensor, half: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    "form", ["codes", "float8", "zeros", "fractions", "offsets", "book", "e2m1", "ordered"]
+    "form", ["codes", "float8_a16", "zeros", "fractions", "offsets", "book", "e2m1", "ordered"]
 )
 def test_grouped_codes(ops: TritonOps, form: str) -> None:
     whole = quantized(form, 70, 96, seed=1)
@@ -77,19 +79,26 @@ def test_grouped_codes(ops: TritonOps, form: str) -> None:
     assert torch.equal(ops.embedding(ids, packed), tensor(whole.dequantize())[ids])
 
 
-def test_rows_and_weights_of_8_bits(ops: TritonOps) -> None:
-    weight = quantized("int8", 33, 100, seed=3)
+@pytest.mark.parametrize(("form", "most"), [("int8", 127), ("float8", 448)])
+def test_rows_and_weights_of_8_bits(ops: TritonOps, form: Any, most: int) -> None:
+    weight = quantized(form, 33, 100, seed=3)
     packed = ops.pack_linear(weight)
     assert isinstance(packed, CodedWeight)
-    assert packed.form == "int8"
+    assert packed.form == form
     x = rows(2, 100, seed=4)
-    codes, scale = codes_of(x)
-    # Half a step, and a little where x / scale is rounded before it.
-    assert ((codes * scale[:, None] - x).abs() <= 0.5001 * scale[:, None]).all()
-    assert torch.equal(codes.abs().max(1).values, torch.tensor([127, 127], dtype=torch.int8))
-    exact = codes.double() @ tensor(weight.codes).double().T
-    exact *= scale.double()[:, None] * tensor(weight.scale).double().T
-    assert ((ops.linear(x, packed) - exact).abs() <= exact.abs() * 2.0**-22).all()
+    codes, scale = codes_of(x, CODED_ROWS[form])
+    # Half a step, and a little where x / scale is rounded before it; floats have 3 bits.
+    step = scale[:, None] if form == "int8" else torch.maximum(x.abs() / 8, scale[:, None] / 512)
+    assert ((codes.float() * scale[:, None] - x).abs() <= 0.5001 * step).all()
+    assert codes.float().abs().max(1).values.tolist() == [most, most]
+    wide, numbers = codes.double(), tensor(weight.codes).double()
+    scales = scale.double()[:, None] * tensor(weight.scale).double().T
+    exact, size = (wide @ numbers.T) * scales, (wide.abs() @ numbers.abs().T) * scales
+    sums = size * 100 * 2.0**-24 if form == "float8" else 0.0
+    for first, last in ((0, 2), (1, 2)):
+        found = ops.linear(x[first:last], packed)
+        bound = (exact.abs() * 2.0**-22 + sums)[first:last]
+        assert ((found - exact[first:last]).abs() <= bound).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -167,11 +176,14 @@ def test_heads_have_their_own_products(ops: TritonOps) -> None:
     assert torch.equal(ops.head_linear(x[1:2], packed, 2), found[1:2])
 
 
-def test_a_norm_before_int8_products_quantizes_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", ["int8", "float8"])
+def test_a_norm_before_products_of_8_bits_quantizes_for_them(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With the bits of a kernel of its own; norms of other models do not."""
     own, ops = TritonOps(), TritonOps()
-    packed = own.pack_linear(quantized("int8", 40, 96, seed=3))
-    ops.pack_linear(quantized("int8", 40, 96, seed=4))
+    packed = own.pack_linear(quantized(form, 40, 96, seed=3))
+    ops.pack_linear(quantized(form, 40, 96, seed=4))
     x, gain = rows(3, 96, 5).half(), rows(1, 96, 6)[0].half()
     launched: list[str] = []
     run = InterpretedFunction.run

@@ -64,9 +64,11 @@ def test_layer_norm(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [*HALF, torch.bfloat16])
-@pytest.mark.parametrize("norm", rows.CODED_NORMS)
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("norm", rows.coded_norms(torch.int8))
+@pytest.mark.matrix
 def test_a_norm_quantizes_its_rows_with_the_bits_of_two_kernels(
-    norm: str, dtype: torch.dtype
+    norm: str, kind: torch.dtype, dtype: torch.dtype
 ) -> None:
     x, residual = (3.0 * random(5, 100, dtype=dtype, seed=seed) for seed in (1, 2))
     x[1] = residual[1] = 0.0
@@ -76,20 +78,38 @@ def test_a_norm_quantizes_its_rows_with_the_bits_of_two_kernels(
     if norm.endswith("layer_norm"):
         gains[1][:] = 0.0  # so that a row is of zeros
     args = (x, *[residual] * norm.startswith("add"), *gains[: 1 + norm.endswith("layer_norm")])
-    found, plain = rows.CODED_NORMS[norm](*args, 1e-6), getattr(rows, norm)(*args, 1e-6)
+    found, plain = rows.coded_norms(kind)[norm](*args, 1e-6), getattr(rows, norm)(*args, 1e-6)
     if not norm.startswith("add"):
         found, plain = (found,), (plain,)
     for a, b in zip(found, plain, strict=True):
         assert torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0))
-    codes, scales = rows.codes_of(found[0])
-    own_codes, own_scales = rows.codes_of(plain[0])
-    assert codes is rows.codes_of(found[0])[0], "they were made by the norm"
-    assert own_codes is not rows.codes_of(plain[0])[0]
-    assert torch.equal(codes, own_codes)
+    codes, scales = rows.codes_of(found[0], kind)
+    own_codes, own_scales = rows.codes_of(plain[0], kind)
+    assert codes is rows.codes_of(found[0], kind)[0], "they were made by the norm"
+    assert own_codes is not rows.codes_of(plain[0], kind)[0]
+    assert torch.equal(codes.float(), own_codes.float())
     assert torch.equal(scales.nan_to_num(-1.0), own_scales.nan_to_num(-1.0))
-    assert codes[0].abs().max() == 127
-    assert not codes[1].any()
+    assert codes[0].float().abs().max() == (127 if kind == torch.int8 else 448)
+    assert not codes[1].float().any()
     assert scales[2].isnan()
+
+
+def test_rows_become_the_nearest_8_bit_floats() -> None:
+    """As torch rounds; a tie goes to the even one. The largest is 448, so the scale is 1."""
+    exact = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    between = (exact[1:] + exact[:-1]) / 2
+    row = torch.cat(
+        (
+            exact,
+            between,
+            torch.nextafter(between, exact[1:]),
+            random(99, dtype=torch.float32, seed=3),
+        )
+    )
+    x = torch.cat((row, -row))[None]
+    codes, scales = rows.codes_of(x, torch.float8_e4m3fn)
+    assert scales.tolist() == [1.0]
+    assert torch.equal(codes.float(), x.to(torch.float8_e4m3fn).float())
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)

@@ -254,7 +254,9 @@ def _scheme(weights: Fields, activations: Fields | None, form: str) -> Scheme:
             raise weights.unsupported("num_bits", "Quire reads symmetric floats of 4 and 8 bits")
         if strategy == "block":
             return Fp8(block=_structure(weights, block))
-        return GroupedFloat(group) if grouped and group else Fp8()
+        if grouped and group:
+            return GroupedFloat(group)
+        return Fp8(float_activations=activations is None)
     if strategy == "block":
         raise weights.unsupported("strategy", "integers come by tensor, channel or group")
     if not 2 <= bits <= 8:

@@ -8,7 +8,8 @@
 
     W[n, k] = weight · scale
 
-Activations are not rounded: no CPU multiplies 8-bit floats, so rounding would only lose accuracy.
+CPUs do not round activations: none multiplies 8-bit floats, so rounding would only lose accuracy.
+GPUs that multiply them round activations to E4M3, by row, if weights have one scale per row.
 """
 
 from __future__ import annotations
@@ -38,14 +39,17 @@ class Fp8:
         dtype: "F8_E4M3" or "F8_E5M2".
         block: rows and columns that share a scale; None for one scale per row, or one for all.
         scales: suffixes that the scales may have; there is one.
+        float_activations: see `Form`.
     """
 
     dtype: str = "F8_E4M3"
     block: tuple[int, int] | None = None
     scales: tuple[str, ...] = ("weight_scale",)
+    float_activations: bool = False
 
     def form(self, columns: int) -> Form:
-        return Form(_TYPES[self.dtype], 8, self.block[1] if self.block else columns)
+        group, wide = self.block[1] if self.block else columns, self.float_activations
+        return Form(_TYPES[self.dtype], 8, group, float_activations=wide)
 
     def stored(self, rows: int, columns: int) -> dict[str, Stored]:
         shapes: tuple[Shape, ...] = ((), (1,), (1, 1), (rows,), (rows, 1))
@@ -67,7 +71,8 @@ class Fp8:
         else:
             scale = np.broadcast_to(scale.reshape(-1, 1), (rows, 1))
         codes = tensors["weight"].view(dtype_of(_TYPES[self.dtype]))
-        return QuantizedWeight(codes, 8, np.ascontiguousarray(scale), group)
+        wide = self.float_activations
+        return QuantizedWeight(codes, 8, np.ascontiguousarray(scale), group, float_activations=wide)
 
     def _scale(self, tensors: Mapping[str, HostArray]) -> HostArray:
         found = [tensors[name] for name in self.scales if name in tensors]

@@ -62,13 +62,20 @@ class IntRounder:
 
 @dataclass(frozen=True, slots=True)
 class Float8Rounder:
-    """`block`: rows and columns that share a scale; None for one scale per row."""
+    """Rounds to 8-bit floats.
+
+    Attributes:
+        block: rows and columns that share a scale; None for one scale per row.
+        float_activations: see `Form`.
+    """
 
     codes: Literal["float8_e4m3fn", "float8_e5m2"]
     block: tuple[int, int] | None = None
+    float_activations: bool = True
 
     def form(self, columns: int) -> Form:
-        return Form(self.codes, 8, self.block[1] if self.block else columns)
+        group, wide = self.block[1] if self.block else columns, self.float_activations
+        return Form(self.codes, 8, group, float_activations=wide)
 
     def quantize(self, weight: HostArray) -> QuantizedWeight:
         from quire.quant.rounding import to_float8
@@ -149,6 +156,11 @@ NAMES: dict[str, Rounding] = {
     "gptq_actorder": Rounding(_ACT_ORDER, None, "the same with columns out of order (dummy only)"),
     "awq": Rounding(IntRounder(4, 128, "zero"), None, "AWQ's format, zero points, groups of 128"),
     "fp8": Rounding(Float8Rounder("float8_e4m3fn"), None, "E4M3, one scale per row"),
+    "fp8_w8a8": Rounding(
+        Float8Rounder("float8_e4m3fn", float_activations=False),
+        None,
+        "E4M3, and rows too on GPUs that multiply it",
+    ),
     "fp8_e5m2": Rounding(Float8Rounder("float8_e5m2"), None, "E5M2, one scale per row"),
     "fp8_block": Rounding(
         Float8Rounder("float8_e4m3fn", (128, 128)), None, "E4M3, one scale per 128 × 128"

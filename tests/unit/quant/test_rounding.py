@@ -53,7 +53,7 @@ def test_the_nearest_code(name: str, columns: int) -> None:
     least = np.abs(grid - weight[:, :, np.newaxis]).min(2)
     error = np.abs(rounded.dequantize() - weight)
     np.testing.assert_allclose(error, least, rtol=1e-4, atol=1e-6)
-    fraction_bits = {"fp8": 3, "fp8_e5m2": 2, "fp8_block": 3}
+    fraction_bits = {"fp8": 3, "fp8_w8a8": 3, "fp8_e5m2": 2, "fp8_block": 3}
     most = 2.0 ** -(1 + fraction_bits[name]) if name in fraction_bits else ERROR[form.bits]
     assert np.sqrt(np.square(error).mean()) < most
 

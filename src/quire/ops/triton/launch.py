@@ -22,6 +22,8 @@ COMPUTE: dict[torch.dtype, Any] = {
     torch.float32: tl.float32,
     torch.float16: tl.float16,
     torch.bfloat16: tl.bfloat16,
+    torch.int8: tl.int8,
+    torch.float8_e4m3fn: tl.float8e4nv,
 }
 """Torch's name of a type → Triton's."""
 

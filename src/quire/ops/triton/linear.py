@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-import triton.language as tl
 from torch import Tensor
 
 from quire.core.dtypes import DType
@@ -25,7 +24,7 @@ from quire.ops.triton.launch import (
 from quire.ops.triton.rows import UNGATED, codes_of
 from quire.ops.triton.tuning import TileTuning
 from quire.ops.triton.tuning import chosen as chosen_sizes
-from quire.ops.triton.weights import CodedWeight, DeviceWeight, device_weight
+from quire.ops.triton.weights import CODED_ROWS, CodedWeight, DeviceWeight, device_weight
 from quire.ops.tuning import Shape
 from quire.ops.weights import GATED, LinearWeight
 
@@ -87,7 +86,8 @@ def tile(rows: int, compute: torch.dtype) -> Tile:
         return Tile(16 if rows <= 16 else 64, 64, 32, 4, 2, True, 1)
     if rows <= 64:
         return Tile(max(16, power_of_two(rows)), 128, 128, 8, 3, True, 2)
-    return Tile(128, 128, 64, 8, 4, False, 0)
+    depth = 128 if compute.itemsize == 1 else 64  # bits of 8-bit floats depend on it
+    return Tile(128, 128, depth, 8, 4, False, 0)
 
 
 def grouped_rows(rows: int, compute: torch.dtype) -> int:
@@ -138,8 +138,8 @@ def product(
         x = x.contiguous()
     middle, x_scale = x.dtype, None
     if isinstance(weight, CodedWeight):
-        if weight.form == "int8":
-            x, x_scale = codes_of(x)
+        if weight.form in CODED_ROWS:
+            x, x_scale = codes_of(x, CODED_ROWS[weight.form])
         elif grouping is None and rows >= DEQUANTIZED:
             weight = dequantized(weight, x.dtype)
     given, bias, width = _form(weight), weight.bias, weight.shape[1]
@@ -147,7 +147,8 @@ def product(
     depth = 128 if given.halves else chosen.depth
     length = segment(columns, width)
     segments = -(-width // length)
-    made = 0 if given.form in ("dense", "int8") else depth * chosen.columns * x.element_size()
+    decodes = given.form not in ("dense", *CODED_ROWS)
+    made = depth * chosen.columns * x.element_size() * decodes
     loaded = depth * chosen.rows * x.element_size() + chosen.columns * given.nbytes(depth)
     tiles_m = len(grouping.tile_experts) if grouping else -(-rows // chosen.rows)
     tiles = tiles_m * -(-columns // chosen.columns)
@@ -160,7 +161,7 @@ def product(
     ahead = _lines(min(AHEAD_BYTES // (at_once * chosen.columns), left))
     parts = None
     if split:
-        sums = torch.int32 if x_scale is not None else torch.float32
+        sums = torch.int32 if given.form == "int8" else torch.float32
         parts = torch.empty((segments, rows, columns), dtype=sums, device=x.device)
     kernels.product[(tiles, segments if split else 1)](
         x, *given.tensors, bias, x_scale, out, parts, counters(x.device) if split else None,
@@ -172,8 +173,7 @@ def product(
         segments=segments, split=split, swapped=chosen.swapped, even=width % depth == 0,
         early=early, ahead=ahead,
         block_m=chosen.rows, block_n=chosen.columns, block_k=depth,
-        compute=COMPUTE[x.dtype] if x_scale is None else tl.int8,
-        middle=COMPUTE[middle], num_warps=chosen.warps,
+        compute=COMPUTE[x.dtype], middle=COMPUTE[middle], num_warps=chosen.warps,
         num_stages=stages(x.device, chosen.stages, loaded, made),
         enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
@@ -192,7 +192,7 @@ def tuned_shape(
     name = str(dtype).removeprefix("torch.")
     kind = f"dense.{name}"
     coded = experts or rows < DEQUANTIZED
-    if isinstance(weight, CodedWeight) and (weight.form == "int8" or coded):
+    if isinstance(weight, CodedWeight) and (weight.form in CODED_ROWS or coded):
         stored = "uint4" if given.halves else str(weight.codes.dtype).removeprefix("torch.")
         kind, group = f"{given.form}.{stored}.{name}", given.group
     if experts:

@@ -31,7 +31,7 @@ from quire.ops.triton import (
 from quire.ops.triton.last_tokens import TritonLastTokens
 from quire.ops.triton.tables import TableCapture, senders
 from quire.ops.triton.tuning import chosen
-from quire.ops.triton.weights import coded, embedding, vocab_embedding
+from quire.ops.triton.weights import CODED_ROWS, coded, embedding, vocab_embedding
 from quire.ops.weights import Epilogue, LinearWeight
 
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -111,8 +111,8 @@ class TritonOps(TorchOps):
         packed = coded(codes, bias, epilogue, experts, dtype, self._torch)
         if packed is None or packed.shape[0] % experts:
             return None
-        if packed.form == "int8" and experts == 1:
-            vars(self).update(rows.CODED_NORMS)
+        if packed.form in CODED_ROWS and experts == 1:
+            vars(self).update(rows.coded_norms(packed.codes.dtype))
         return packed
 
     def lora_table(

@@ -20,37 +20,42 @@ UNGATED: dict[str, str] = {kind: name for name, kind in GATED_BY.items()}
 BLOCK = 1024
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float, *, coded: bool = False) -> Tensor:
+Code = torch.dtype | None
+"""The 8-bit type in which a norm writes its rows as well."""
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, *, coded: Code = None) -> Tensor:
     """See `reference.rms_norm`. With `coded`, `codes_of` the result is there."""
     return _norm(norms.rms_norm, x, None, (weight,), eps, coded)[0]
 
 
 def add_rms_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, coded: bool = False
+    x: Tensor, residual: Tensor, weight: Tensor, eps: float, *, coded: Code = None
 ) -> tuple[Tensor, Tensor]:
     """See `reference.add_rms_norm`."""
     return _norm(norms.rms_norm, x, residual, (weight,), eps, coded)
 
 
 def layer_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, coded: bool = False
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float, *, coded: Code = None
 ) -> Tensor:
     """See `reference.layer_norm`."""
     return _norm(norms.layer_norm, x, None, (weight, bias), eps, coded)[0]
 
 
 def add_layer_norm(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, *, coded: bool = False
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, *, coded: Code = None
 ) -> tuple[Tensor, Tensor]:
     """See `reference.add_layer_norm`."""
     return _norm(norms.layer_norm, x, residual, (weight, bias), eps, coded)
 
 
-CODED_NORMS: dict[str, Any] = {
-    norm.__name__: partial(norm, coded=True)
-    for norm in (rms_norm, add_rms_norm, layer_norm, add_layer_norm)
-}
-"""Norms that also quantize their rows, for models whose products take 8-bit integers."""
+NORMS: tuple[Any, ...] = (rms_norm, add_rms_norm, layer_norm, add_layer_norm)
+
+
+def coded_norms(dtype: torch.dtype) -> dict[str, Any]:
+    """Return norms that also quantize their rows, for models whose products take such rows."""
+    return {norm.__name__: partial(norm, coded=dtype) for norm in NORMS}
 
 
 def normalize(x: Tensor, weight: Tensor, eps: float) -> None:
@@ -64,7 +69,7 @@ def _norm(
     residual: Tensor | None,
     gains: tuple[Tensor, ...],
     eps: float,
-    coded: bool = False,
+    coded: Code = None,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of the rows of x [..., width], or of x + residual, and that sum."""
@@ -73,13 +78,13 @@ def _norm(
     more = rows if residual is None else _rows(residual)
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     total = out if residual is None else torch.empty_like(out)
-    codes, scales = _places(rows) if coded else (None, None)
+    codes, scales = _places(rows, coded) if coded else (None, None)
     block = power_of_two(width)
     if len(rows):
         kernel[(len(rows),)](
             rows, more, *gains, out, total, codes, scales, width, rows.stride(0), more.stride(0),
             out.stride(0) if out.dim() == 2 else width, eps, add=residual is not None,
-            coded=coded, block=block, num_warps=warps(block),
+            coded=coded is not None, block=block, num_warps=warps(block),
             enable_fp_fusion=False, **overlap(x.device),
         )  # fmt: skip
     if coded and x.dim() == 2:
@@ -90,15 +95,15 @@ def _norm(
 _CODES = "_quire_codes"
 
 
-def codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return rows [T, K] as int8 and their scales, float32 [T].
+def codes_of(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return rows [T, K] as int8 or e4m3, and their scales, float32 [T].
 
     A norm may have made them. Nothing writes into what a norm returned, so they still hold.
     """
     found: tuple[Tensor, Tensor] | None = getattr(x, _CODES, None)
-    if found is not None:
+    if found is not None and found[0].dtype == dtype:
         return found
-    out, scales = _places(x)
+    out, scales = _places(x, dtype)
     width = x.shape[1]
     block = power_of_two(width)
     norms.quantize_rows[(len(x),)](
@@ -108,9 +113,9 @@ def codes_of(x: Tensor) -> tuple[Tensor, Tensor]:
     return out, scales
 
 
-def _places(rows: Tensor) -> tuple[Tensor, Tensor]:
+def _places(rows: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return memory for the codes of rows and their scales."""
-    codes = torch.empty(rows.shape, dtype=torch.int8, device=rows.device)
+    codes = torch.empty(rows.shape, dtype=dtype, device=rows.device)
     return codes, torch.empty(len(rows), dtype=torch.float32, device=rows.device)
 
 

@@ -17,7 +17,9 @@ from quire.ops.triton.launch import has_float8
 from quire.ops.weights import Epilogue, LinearWeight
 from quire.system.records import dataclass
 
-Form = Literal["codes", "e2m1", "zeros", "offsets", "book", "int8"]
+Form = Literal["codes", "e2m1", "zeros", "offsets", "book", "int8", "float8"]
+CODED_ROWS: dict[Form, torch.dtype] = {"int8": torch.int8, "float8": torch.float8_e4m3fn}
+"""Forms that multiply with rows of their own type; both have one scale per row."""
 PAIR = 64
 """A byte of two 4-bit codes has those of columns that lie so far apart."""
 
@@ -31,7 +33,7 @@ class CodedWeight:
             the low halves.
         width: K.
         halves: a byte of `codes` has two columns.
-        form: how a code becomes a number; "int8" multiplies with rows of 8-bit integers.
+        form: how a code becomes a number; "int8" and "float8" multiply with rows of such numbers.
         scale: [G, N], in the smallest type that holds it exactly.
         numbers: as large, the zero points or offsets; or float32 [2^bits], the codebook; or None.
         columns: int64 [K], the column of x that column k multiplies; None if they are in order.
@@ -138,8 +140,9 @@ def coded(
     elif (second := whole.offset if whole.zero is None else whole.zero) is not None:
         numbers = _smallest(tensor(second).to(device).t())
         form = "offsets" if whole.zero is None else "zeros"
-    elif whole.group >= whole.shape[1] and codes.dtype == torch.int8:
-        form = "codes" if whole.float_activations or whole.permutation is not None else "int8"
+    elif whole.group >= whole.shape[1] and whole.permutation is None:
+        own = () if whole.float_activations else CODED_ROWS.items()
+        form = next((form for form, dtype in own if dtype == codes.dtype), "codes")
     if whole.permutation is not None:
         order = tensor(whole.permutation).to(device)
     width = codes.shape[1]

@@ -1,4 +1,4 @@
-"""Norms of rows, and rows as 8-bit integers: one program per row."""
+"""Norms of rows, and rows as 8-bit integers or floats: one program per row."""
 
 import triton
 import triton.language as tl
@@ -20,16 +20,29 @@ def _read(
 
 
 @triton.jit
+def _step(values):
+    """Return 1.5 · 2^23 times the distance of two neighbours of e4m3, where each value lies."""
+    exponent = (values.to(tl.int32, bitcast=True) >> 23) & 255
+    exponent = tl.maximum(exponent, 127 - 6)  # below it, numbers are equally far apart
+    return (((exponent + 20) << 23) | 0x400000).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _write_codes(values, codes, scales, row, at, live, width):
-    """Write a row as 8-bit integers with a scale: round(values / scale), ties to even."""
+    """Write a row as 8-bit numbers with a scale: values / scale, rounded, ties to even."""
+    kind: tl.constexpr = codes.dtype.element_ty
+    most: tl.constexpr = 127.0 if kind == tl.int8 else 448.0
     wide = values.to(tl.float32)
     sick = tl.sum((wide != wide).to(tl.int32), 0) > 0
-    scale = tl.max(tl.where(wide != wide, 0.0, tl.abs(wide)), 0) / 127.0
+    scale = tl.max(tl.where(wide != wide, 0.0, tl.abs(wide)), 0) / most
     scale = tl.where(sick, float("nan"), scale)
     over = wide / tl.where(scale == 0.0, 1.0, scale)
-    rounded = (over + 12582912.0) - 12582912.0
-    rounded = tl.where((rounded >= -127.0) & (rounded <= 127.0), rounded, 0.0)
-    tl.store(codes + row * width + at, rounded.to(tl.int8), live)
+    magic = 12582912.0
+    if kind != tl.int8:
+        magic = _step(over)
+    rounded = (over + magic) - magic
+    rounded = tl.where((rounded >= -most) & (rounded <= most), rounded, 0.0)
+    tl.store(codes + row * width + at, rounded.to(kind), live)
     tl.store(scales + row, scale)
 
 
@@ -37,7 +50,7 @@ def _write_codes(values, codes, scales, row, at, live, width):
 def quantize_rows(
     x, out, scales, width, stride, overlap: tl.constexpr, block: tl.constexpr
 ):  # fmt: skip
-    """Write each row as 8-bit integers, and its scale."""
+    """Write each row as 8-bit numbers of the type of `out`, and its scale."""
     begin(overlap)
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, block)

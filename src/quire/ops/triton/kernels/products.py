@@ -30,7 +30,7 @@ def _rows(x, row, k, width, stride, even: tl.constexpr, block_k: tl.constexpr):
     """Return columns from `k` on of rows of x: [block_m, block_k]."""
     at = k + tl.arange(0, block_k)
     where = row[:, None] * stride + at[None, :]
-    return tl.load(x + where) if even else tl.load(x + where, (at < width)[None, :], 0)
+    return tl.load(x + where) if even else tl.load(x + where, (at < width)[None, :], 0.0)
 
 
 @triton.jit
@@ -43,6 +43,8 @@ def _added(
     """Return acc plus the products of `block_k` columns."""
     parts: tl.constexpr = 2 if halves else 1
     depth: tl.constexpr = block_k // parts
+    # Hopper's units add products of 8-bit floats with fewer bits: so only `depth` at a time.
+    exact: tl.constexpr = depth if form == "float8" else None
     for part in tl.static_range(parts):
         at = k + part * depth
         rows = _rows(x, x_row, at, width, x_stride, even, depth).to(compute)
@@ -53,7 +55,10 @@ def _added(
         left, right = rows, weights
         if swapped:
             left, right = weights, rows
-        acc = tl.dot(left, tl.trans(right), acc, input_precision="ieee", out_dtype=acc.dtype)
+        acc = tl.dot(
+            left, tl.trans(right), acc, input_precision="ieee", max_num_imprecise_acc=exact,
+            out_dtype=acc.dtype,
+        )  # fmt: skip
     return acc
 
 
@@ -110,14 +115,14 @@ def _joined(total, parts, plane, place, live, count, segments: tl.constexpr):
 @triton.jit
 def _finished(
     total, x_scale, scale, bias, x_row, w_row,
-    integer: tl.constexpr, biased: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr,
+    scaled: tl.constexpr, biased: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr,
     swapped: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, middle: tl.constexpr,
 ):  # fmt: skip
-    """Return sums as float32, scaled if they are of integers, plus the bias; activated."""
+    """Return sums as float32, scaled if they are of 8-bit rows, plus the bias; activated."""
     result = total.to(tl.float32)
     x_row = x_row[None, :] if swapped else x_row[:, None]
     w_row = w_row[:, None] if swapped else w_row[None, :]
-    if integer:
+    if scaled:
         result = result * tl.load(x_scale + x_row)
         result = result * tl.load(scale + w_row).to(tl.float32)
     if biased:
@@ -180,7 +185,7 @@ def product(
 ):  # fmt: skip
     """A tile of rows times a tile of the weight's rows; one segment of the columns if `split`.
 
-    form: as in `_numbers`; "int8": x and w are 8-bit integers, scaled by row.
+    form: as in `numbers_of`; "int8", "float8": x and w are such numbers, scaled by row.
     listed: tile i computes rows row_ids[i · block_m …] of the result, -1 for none, with the weight
         of expert tile_experts[i]; result row r is of row r // fan_out of x.
     kind: the activation of the result, which is rounded to `middle` before and after it; or "none".
@@ -222,8 +227,8 @@ def product(
         total, whole = _joined(total, parts, num_columns * num_rows, place, there, count, segments)
     if whole:
         result = _finished(
-            total, x_scale, scale, bias, x_row, w_row, form == "int8", biased, kind, gated,
-            swapped, block_m, block_n, middle,
+            total, x_scale, scale, bias, x_row, w_row, form == "int8" or form == "float8",
+            biased, kind, gated, swapped, block_m, block_n, middle,
         )  # fmt: skip
         column, columns = _columns(n, tile_n, num_columns, gated, block_n)
         target, exists = _target(row, live, column, columns, swapped)

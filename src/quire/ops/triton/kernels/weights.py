@@ -106,10 +106,10 @@ def numbers_of(
 ):  # fmt: skip
     """Return what codes mean, as `compute` [block_n, block_k].
 
-    form: "dense" and "int8", which are numbers already; "codes", "e2m1", "zeros" and "offsets",
-        which are scaled by group; "book", whose codes are looked up first.
+    form: "dense", "int8" and "float8", which are numbers already; "codes", "e2m1", "zeros" and
+        "offsets", which are scaled by group; "book", whose codes are looked up first.
     """
-    if form == "int8":
+    if form == "int8" or form == "float8":
         values = codes
     elif form == "dense":
         values = codes.to(compute)
