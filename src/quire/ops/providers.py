@@ -90,6 +90,8 @@ def load_ops(
         ) from error
     try:
         return CpuOps(isa, num_threads, quantization, cast("RankGroup | None", group))
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError(str(error), fix="Unset or change QUIRE_CPU_ISA.") from error
 
