@@ -9,6 +9,7 @@ not loaded: `signal` and `typing` alone would take longer than the rest of the s
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -25,6 +26,7 @@ _SIGNALS = {130: signal.SIGINT, 141: signal.SIGPIPE}
 
 def main() -> NoReturn:
     """Run the command line of this process and exit."""
+    _open_streams()
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:  # while imports run there is nothing to clean up
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -40,6 +42,41 @@ def main() -> NoReturn:
     if heeded:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     _exit(status)
+
+
+def _open_streams() -> None:
+    """Open closed standard streams as /dev/null, and print what their encoding lacks as escapes.
+
+    Else the next file or socket would take a closed stream's place, and get what is printed.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number
+        if getattr(sys, name) is None:
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 - to the end
+            setattr(sys, name, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(_Log(2, "w", closefd=False)),
+        encoding=sys.stderr.encoding,
+        errors="backslashreplace",
+        line_buffering=True,
+    )
+
+
+class _Log(io.FileIO):
+    """Standard error. A full disk loses what is printed there, and does not end the program."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            raise
+        except OSError:
+            return memoryview(data).nbytes
 
 
 def _interrupted(unraisable: Any, show: Any = sys.unraisablehook) -> None:

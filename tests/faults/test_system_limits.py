@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from quire.cli.main import main
+from quire.engine.process import _failed
 from tests.e2e.serving import QUIRE
 
 SMALL = 256 * 1024
@@ -61,6 +64,44 @@ def test_row_67_what_the_system_refuses_is_one_line(
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
     assert line.endswith("[system_error]")
+
+
+def test_row_67_a_core_that_is_refused_a_thread_says_so() -> None:
+    failed = _failed(RuntimeError("starting a kernel thread: Resource temporarily unavailable"))
+    assert failed.code == "engine_dead"
+    assert failed.message.endswith("Raise the limit on processes and threads (ulimit -u).")
+
+
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
+def test_row_67_closed_streams(closed: tuple[int, ...], tiny_model: Path) -> None:
+    def close() -> None:
+        for number in closed:
+            os.close(number)
+
+    done = completed(tiny_model, close)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_row_67_a_log_on_a_full_disk(tiny_model: Path) -> None:
+    def fill() -> None:
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+
+    done = completed(tiny_model, fill)
+    assert done.returncode == 0
+    assert done.stdout
+
+
+def test_row_67_a_text_that_the_terminal_cannot_show() -> None:
+    show = (
+        "import sys; sys.argv[1:] = ['version']; import quire; quire.__version__ = '1→é';"
+        "from quire.__main__ import main; main()"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(
+        [sys.executable, "-c", show], capture_output=True, timeout=300, check=True, env=environment
+    )
+    assert done.stdout == b"quire 1\\u2192\\xe9\n"
 
 
 def test_other_errors_stay_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:

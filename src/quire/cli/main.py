@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _refusal(error: BaseException) -> str | None:
     """Return one line about what the system refused; None if it refused nothing."""
     try:
-        from quire.cli.refusals import refusal
+        from quire.system.refusals import refusal
     except OSError:  # not even a file of the program can be opened
         return f"{error} [system_error]"
     found = refusal(error)

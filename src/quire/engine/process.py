@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from quire.core.config import EngineConfig
-from quire.core.errors import QuireError
+from quire.core.errors import EngineDeadError, QuireError
 from quire.core.log import setup_logging
 from quire.core.messages import (
     Call,
@@ -41,6 +41,7 @@ from quire.engine.suspects import status_like
 from quire.system import env
 from quire.system.frames import ClosedError, FrameSocket
 from quire.system.garbage import no_collection
+from quire.system.refusals import refusal
 
 if TYPE_CHECKING:
     from quire.engine.core import EngineCore
@@ -211,11 +212,9 @@ def main(
         begin: called instead if the configuration comes at once.
     """
     directory, parent, end, stand_by = Path(argv[0]), int(argv[1]), int(argv[2]), bool(argv[3:])
-    die_with(parent, directory)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     faulthandler.enable()  # a crash in native code prints its stack
     faulthandler.register(signal.SIGUSR1, all_threads=True)  # see `client.STACKS_SIGNAL`
-    setup_logging()
     frames = FrameSocket(socket.socket(fileno=end))
     os.set_inheritable(end, False)  # the parent must see this process's end, not its children's
     encoder = msgspec.msgpack.Encoder()
@@ -226,6 +225,8 @@ def main(
         frames.send(encoder.encode(message))
 
     try:
+        setup_logging()
+        die_with(parent, directory)
         if stand_by:
             _at_low_priority(prepare)
             send(Standing())
@@ -244,13 +245,8 @@ def main(
     except ClosedError:  # the parent has ended
         shutil.rmtree(directory, ignore_errors=True)
         return 1
-    except QuireError as error:
-        logger.debug("the engine core failed", exc_info=True)
-        send(CoreFailed(error.code, str(error)))
-        return 1
     except Exception as error:
-        logger.exception("the engine core failed")
-        send(CoreFailed(type(error).__name__, str(error)))
+        send(_failed(error))
         return 1
     finally:
         if core is not None:
@@ -258,6 +254,19 @@ def main(
             core.shutdown(is_final=is_final)
         frames.close(LINGER_SECONDS)
     return 0
+
+
+def _failed(error: Exception) -> CoreFailed:
+    """Return the report of the error that ends the core, and log what the report lacks."""
+    level = logging.DEBUG
+    if isinstance(error, QuireError):
+        report = CoreFailed(error.code, str(error))
+    elif (reason := refusal(error)) is not None:
+        report = CoreFailed(EngineDeadError.code, f"The engine core has ended. {reason}")
+    else:
+        level, report = logging.ERROR, CoreFailed(type(error).__name__, str(error))
+    logger.log(level, "the engine core failed", exc_info=error)
+    return report
 
 
 def _at_low_priority(action: Callable[[], None]) -> None:

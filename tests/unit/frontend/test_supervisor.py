@@ -345,7 +345,8 @@ async def test_the_process_that_stands_by_takes_over(
         number = waiting.pid
         if not lives:
             os.kill(number, signal.SIGKILL)
-            await until(lambda: not waiting.prepared)
+            await until(lambda: waiting._begun.popen.returncode is not None)  # it is no zombie
+            assert not waiting.prepared
         kill(engine)
         await restored(engine, 1)
         assert (pid(engine) == number) is lives

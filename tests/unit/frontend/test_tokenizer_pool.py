@@ -71,6 +71,17 @@ async def test_errors_come_back_as_they_were_raised() -> None:
         assert (await pool.tokenize("a")).token_ids
 
 
+async def test_an_idle_worker_that_died_is_no_zombie() -> None:
+    files = len(os.listdir("/proc/self/fd"))
+    async with running() as pool:
+        [worker] = pool._workers
+        os.kill(worker.process.pid, signal.SIGKILL)
+        await until(lambda: worker.process.returncode == -signal.SIGKILL)  # nobody asked it
+        assert (await pool.tokenize("a b")).token_ids
+    await asyncio.sleep(0)  # transports close
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
 async def test_a_worker_that_died_is_replaced_and_its_work_repeated() -> None:
     async with running() as pool:
         [worker] = pool._workers

@@ -20,6 +20,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError, class_of_code
 from quire.frontend.client.core_process import CORE_COMMAND, CoreProcess
 from quire.frontend.client.interface import CoreClient, DeathHandler, MessageHandler
+from quire.frontend.workers.child import Exit
 from quire.system.frames import ClosedError
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class ProcessClient:
     """An engine core in a child process, over a socket pair.
 
     One client serves one process; another core needs another client. All methods but `begin`,
-    `configure`, `prepare` and `shutdown` belong to the event loop that `start` ran in.
+    `configure` and `shutdown` belong to the event loop that `start` ran in.
 
     Args:
         process: one that has begun already.
@@ -61,6 +62,7 @@ class ProcessClient:
         self._error: QuireError | None = None
         self._core: CoreProcess | None = None
         self._ready: asyncio.Future[messages.Ready] | None = None
+        self._exit: Exit | None = None
         self._configured = False
         self._reading = False
         if process is not None:
@@ -87,7 +89,9 @@ class ProcessClient:
 
     def prepare(self, cpus: Sequence[int] = ()) -> None:
         """Start the core's process: it imports everything at low priority and stands by."""
-        self._take(CoreProcess(self._command, STAND_BY, cpus=cpus))
+        core = CoreProcess(self._command, STAND_BY, cpus=cpus)
+        self._take(core)
+        self._exit = Exit(core.popen)  # nobody else looks at it before `start`
 
     @property
     def prepared(self) -> bool:
@@ -107,6 +111,7 @@ class ProcessClient:
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
         self._on_message, self._on_death = on_message, on_death
+        self._stop_waiting()
         try:
             self.begin(config.cpus)
             threading.Thread(
@@ -167,6 +172,7 @@ class ProcessClient:
         stop_together([self])
         self._error = self._error or EngineDeadError("The engine has been shut down.")
         self._stop_reading()
+        self._stop_waiting()
         if self._core is not None:
             self._core.remove()
 
@@ -212,6 +218,10 @@ class ProcessClient:
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._begun.socket)
+
+    def _stop_waiting(self) -> None:
+        if self._exit is not None:
+            self._exit.close()
 
     def _dispatch(self, message: messages.CoreMessage) -> None:
         assert self._ready is not None

@@ -9,6 +9,8 @@ _FILES = "Close files, or raise the limit on open files (ulimit -n)."
 _RIGHTS = "Name another file or folder, or change its permissions."
 _TASKS = "Raise the limit on processes and threads (ulimit -u)."
 _MEMORY = "Free some memory, or raise the limit on it (ulimit -v)."
+_THREADS = "can't start new thread", "starting a kernel thread"
+"""In messages of Python, and of Quire's native code."""
 _FIXES = {
     errno.EACCES: _RIGHTS,
     errno.EAGAIN: _TASKS,
@@ -27,7 +29,7 @@ def refusal(error: BaseException) -> str | None:
     """Return what the system refused and what to change; None for any other error."""
     if isinstance(error, MemoryError):
         return f"The system refuses memory. {_MEMORY}"
-    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in _THREADS):
         return f"The system refuses a thread. {_TASKS}"
     if not isinstance(error, OSError):
         return None
