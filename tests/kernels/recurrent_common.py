@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from quire.core.dtypes import HostArray
-from quire.ops.metadata import AttentionMetadata, StateSlots
+from quire.ops.metadata import (
+    AttentionMetadata,
+    Convolution,
+    DeltaRules,
+    ScanRules,
+    StateSlots,
+)
 from tests.arrays import array, tensor
 from tests.kernels.fused_common import SEED
 
@@ -92,9 +98,8 @@ class Delta(NamedTuple):
         return torch.randn(slots, self.heads, self.key_dim, self.value_dim) * 0.3
 
     @property
-    def firsts(self) -> tuple[int, int]:
-        """First columns of the decay and of beta."""
-        return self.heads, 0
+    def rules(self) -> DeltaRules[Tensor]:
+        return DeltaRules(self.rate, self.bias, self.key_heads, self.heads)
 
 
 class Scan(NamedTuple):
@@ -130,14 +135,14 @@ class Case:
     """One of the three ops with a state: its name, random arguments and the shape of its state.
 
     Attributes:
-        before: arguments before the state, of which the first ones have a row per token.
-        after: those after the metadata.
+        rows: arguments that have a row per token.
+        rules: the argument after them.
     """
 
     op: str
     tokens: int
-    before: tuple[Any, ...]
-    after: tuple[Any, ...]
+    rows: list[Tensor]
+    rules: Any
     shape: tuple[int, ...]
 
     def __init__(self, op: str, tokens: int, shape: tuple[Any, ...], dtype: torch.dtype) -> None:
@@ -146,42 +151,37 @@ class Case:
             channels, width, kind = shape
             x = torch.randn(tokens, (3 if kind == "gated" else 1) * channels + 5).to(dtype)
             bias = torch.randn(channels) if width % 2 else None
-            self.before, self.after = (x, torch.randn(width, channels), bias), (kind, 5)
+            self.rows = [x]
+            self.rules = Convolution(torch.randn(width, channels), bias, kind, 5)
             self.shape = width - 1, channels
         elif op == "mamba2_scan":
             scan = Scan.random(tokens, shape, dtype)  # type: ignore[arg-type]
-            self.before, self.after = scan[:5], (scan.groups, 2, (0.1, 2.0))
+            self.rows = [scan.xbc, scan.dt]
+            self.rules = ScanRules(scan.rate, scan.skip, scan.bias, scan.groups, 2, (0.1, 2.0))
             self.shape = scan.heads, scan.state_dim, scan.head_dim
         else:
             delta = Delta.random(tokens, shape, dtype, per_row=op == "kimi")  # type: ignore[arg-type]
             self.op = "gated_delta_rule"
-            self.before = delta.qkv, delta.gates, delta.gates, delta.rate, delta.bias
-            self.after = delta.key_heads, *delta.firsts
+            self.rows, self.rules = [delta.qkv, delta.gates, delta.gates], delta.rules
             self.shape = delta.heads, delta.key_dim, delta.value_dim
 
     def state(self, slots: int) -> Tensor:
         return torch.randn(slots, *self.shape) * 0.5
 
     @property
-    def _rows(self) -> int:
-        """How many arguments have a row per token."""
-        return {"causal_conv1d": 1, "mamba2_scan": 2}.get(self.op, 3)
-
-    @property
     def by_row(self) -> list[HostArray]:
         """The arguments that have a row per token."""
-        return [array(x) for x in self.before[: self._rows]]
+        return [array(x) for x in self.rows]
 
     def with_rows(self, rows: list[Tensor]) -> Case:
         """Return the case with other arguments that have a row per token."""
         new = copy(self)
-        new.before = *rows, *self.before[self._rows :]
-        new.tokens = len(rows[0])
+        new.rows, new.tokens = rows, len(rows[0])
         return new
 
     def like(self, other: Case) -> Case:
         """Return the case with the parameters of another one."""
-        return other.with_rows(list(self.before[: self._rows]))
+        return other.with_rows(self.rows)
 
     @staticmethod
     def of_rows(parts: list[tuple[Case, int, int]]) -> Case:
@@ -189,15 +189,15 @@ class Case:
         case = parts[0][0]
         return case.with_rows(
             [
-                torch.cat([c.before[i][first:last] for c, first, last in parts])
-                for i in range(case._rows)
+                torch.cat([c.rows[i][first:last] for c, first, last in parts])
+                for i in range(len(case.rows))
             ]
         )
 
     def call(self, ops: Any, meta: AttentionMetadata, state: HostArray, rows: Any) -> HostArray:
         """Return what the op of a provider of arrays computes for these rows."""
-        fixed = [None if x is None else array(x) for x in self.before[self._rows :]]
-        y: HostArray = getattr(ops, self.op)(*rows, *fixed, state, meta, *self.after)
+        rules = type(self.rules)(*(array(x) if isinstance(x, Tensor) else x for x in self.rules))
+        y: HostArray = getattr(ops, self.op)(*rows, rules, state, meta)
         return y
 
     def native(self, ops: Any, meta: AttentionMetadata, state: Tensor) -> Tensor:

@@ -92,8 +92,8 @@ def step(
 def delta(case: Case, t: int, s: Bounded) -> tuple[Bounded, Bounded]:
     """Return the state after token t, and y [heads, columns]."""
     heads, key_dim, _ = case.shape
-    qkv, gates, _, rate, bias = (x.double() for x in case.before)
-    key_heads = case.after[0]
+    qkv, gates, _, rate, bias = (x.double() for x in (*case.rows, *case.rules[:2]))
+    key_heads = case.rules.key_heads
     keys = key_heads * key_dim
     q, k = (
         [part.repeat_interleave(heads // key_heads, dim=0) for part in unit(x)]
@@ -112,8 +112,8 @@ def delta(case: Case, t: int, s: Bounded) -> tuple[Bounded, Bounded]:
 def scan(case: Case, t: int, s: Bounded) -> tuple[Bounded, Bounded]:
     """Return the state after token t, and y [heads, columns]."""
     heads, rows, columns = case.shape
-    xbc, dt, rate, skip, bias = (x.double() for x in case.before)
-    groups, first, limits = case.after
+    xbc, dt, rate, skip, bias = (x.double() for x in (*case.rows, *case.rules[:3]))
+    groups, first, limits = case.rules[3:]
     shared = groups * rows
     x, b, c = xbc[t].split((heads * columns, shared, shared))
     b, c = (each.view(groups, rows).repeat_interleave(heads // groups, dim=0) for each in (b, c))
@@ -142,7 +142,7 @@ def _product(row: Bounded, s: Bounded) -> Bounded:
 
 def convolved(case: Case, state: Tensor, kind: str) -> tuple[Bounded, Tensor]:
     """Return what `causal_conv1d` makes of one sequence, and the rows that it reads."""
-    x, weight, bias = case.before
+    (x,), (weight, bias, *_) = case.rows, case.rules
     parts = x[:, 5:].split(case.shape[1], dim=1)
     inputs = parts[0] if kind != "gated" else parts[0] * parts[2]
     rows = torch.cat((state[1], inputs.float()))

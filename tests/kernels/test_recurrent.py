@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from quire.ops.cpu import CpuOps
-from quire.ops.metadata import AttentionMetadata
+from quire.ops.metadata import AttentionMetadata, DeltaRules, GatedNorm
 from quire.ops.native.kernels import available_isas
 from quire.ops.plans.recorder import record
 from tests.arrays import array, tensor
@@ -223,15 +223,13 @@ def test_gated_norm(isa: str, dtype: torch.dtype, kind: Any, groups: int, weight
             v = v.unflatten(1, (groups, group))
             v = (v / (v.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight.double()).flatten(1)
         want = v * f if norm_first else v
-        got = ops.gated_norm(array(x), array(gate), given, eps, kind, 3, norm_first)
+        norm = GatedNorm(given, eps, kind, 3, norm_first)
+        got = ops.gated_norm(array(x), array(gate), norm)
         # The root of a sum of squares has half of the sum's relative error.
         relative = (group / 2 + 8) * U + oracle.GATE * (1 if norm_first else 2)
         assert_close(tensor(got), want, relative * want.abs())
         alone = [
-            ops.gated_norm(
-                array(x[i : i + 1]), array(gate[i : i + 1]), given, eps, kind, 3, norm_first
-            )
-            for i in range(5)
+            ops.gated_norm(array(x[i : i + 1]), array(gate[i : i + 1]), norm) for i in range(5)
         ]
         assert_same_bits(tensor(np.concatenate(alone)), tensor(got))
 
@@ -239,23 +237,23 @@ def test_gated_norm(isa: str, dtype: torch.dtype, kind: Any, groups: int, weight
 def test_what_does_not_fit() -> None:
     ops, case = CpuOps(None, 1), Case("gated_delta_rule", 3, (1, 2, 8, 16), torch.float32)
     state = array(case.state(2))
-    qkv, gates, _, rate, bias = map(array, case.before)
-    meta, after = one(3), case.after
+    qkv, gates, _ = case.by_row
+    rate, bias, *more = (array(x) if isinstance(x, Tensor) else x for x in case.rules)
+    meta, rules = one(3), DeltaRules(rate, bias, *more)
     for change, message in (
         ({"state": state.astype(np.float64)}, "state is float64"),
         ({"qkv": qkv[:, :-1].copy()}, "qkv is float32 .3, 47.; wanted 3 rows of 48"),
         ({"decay": gates[:2]}, "decay is float32 .2, 2.; wanted 3 rows"),
-        ({"rate": rate[:1]}, "rate is float32 .1, 1.; wanted float32 .2."),
-        ({"bias": bias[:1]}, "decay|bias"),
+        ({"rules": rules._replace(rate=rate[:1])}, "rate is float32 .1, 1.; wanted float32 .2."),
+        ({"rules": rules._replace(bias=bias[:1])}, "decay|bias"),
         ({"beta": gates[:, :1]}, "wanted columns 0 to 2"),
         ({"meta": one(4)}, "state_to is int64 .4."),
     ):
         given = {
-            "qkv": qkv, "decay": gates, "beta": gates, "rate": rate, "bias": bias, "state": state,
-            "meta": meta, "key_heads": 1, "decay_first": after[1], "beta_first": after[2],
+            "qkv": qkv, "decay": gates, "beta": gates, "rules": rules, "state": state, "meta": meta
         } | change  # fmt: skip
         with pytest.raises(ValueError, match=message):
             ops.gated_delta_rule(**given)
     wide = np.zeros((3, 2 * 3 * 8 + 2 * 16), np.float32)
     with pytest.raises(ValueError, match="2 heads are no multiple of 3"):
-        ops.gated_delta_rule(wide, gates, gates, rate, bias, state, meta, 3)
+        ops.gated_delta_rule(wide, gates, gates, DeltaRules(rate, bias, 3), state, meta)

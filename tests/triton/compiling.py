@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from quire.core.sampling_params import SamplingParams
-from quire.ops.metadata import AttentionRules, Heads, KVCache
+from quire.ops.metadata import AttentionRules, GatedNorm, Heads, KVCache
 from quire.ops.reported import ReportedRow
 from quire.ops.sample_row import LogitEdits, SampleRow
 from quire.ops.torch_ops.reference import DenseWeight
@@ -207,11 +207,11 @@ def launch_recurrent(dtype: torch.dtype) -> None:
     ]  # fmt: skip
     for op, shape in cases:
         case = Case(op, 3, shape, dtype)
-        getattr(recurrent, case.op)(*case.before, case.state(2), one(3, 1, 0), *case.after)
+        getattr(recurrent, case.op)(*case.rows, case.rules, case.state(2), one(3, 1, 0))
     x = torch.randn(2, 96).to(dtype)
-    recurrent.gated_norm(x, x, torch.ones(3, 32), 1e-6, "silu")
-    recurrent.gated_norm(x, x, None, 1e-6, "sigmoid")
-    recurrent.gated_norm(x, x, None, 1e-6, "factor")
+    recurrent.gated_norm(x, x, GatedNorm(torch.ones(3, 32), 1e-6, "silu"))
+    recurrent.gated_norm(x, x, GatedNorm(None, 1e-6, "sigmoid"))
+    recurrent.gated_norm(x, x, GatedNorm(None, 1e-6, "factor"))
 
 
 def launch_sampling() -> None:

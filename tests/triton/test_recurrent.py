@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from quire.ops.metadata import AttentionMetadata
+from quire.ops.metadata import AttentionMetadata, GatedNorm
 from quire.ops.triton import recurrent
 from tests.kernels import recurrent_oracle as oracle
 from tests.kernels.fused_common import U, assert_close
@@ -29,7 +29,7 @@ def _seeded() -> None:
 
 def call(case: Case, meta: AttentionMetadata[Tensor], state: Tensor) -> Tensor:
     op = getattr(recurrent, case.op)
-    found: Tensor = op(*case.before, state, meta, *case.after)
+    found: Tensor = op(*case.rows, case.rules, state, meta)
     return found
 
 
@@ -123,8 +123,9 @@ def test_gated_norm(dtype: torch.dtype, groups: int, weights: int, kind: Any) ->
             v = v.unflatten(1, (groups, group))
             v = (v / (v.pow(2).mean(-1, keepdim=True) + eps).sqrt() * weight.double()).flatten(1)
         want = v * f if norm_first else v
-        found = recurrent.gated_norm(x, gate, weight, eps, kind, 3, norm_first)
+        norm = GatedNorm(weight, eps, kind, 3, norm_first)
+        found = recurrent.gated_norm(x, gate, norm)
         relative = (group / 2 + 8) * U + oracle.GATE * (1 if norm_first else 2)
         assert_close(found, want, relative * want.abs())
-        alone = recurrent.gated_norm(x[1:2], gate[1:2], weight, eps, kind, 3, norm_first)
+        alone = recurrent.gated_norm(x[1:2], gate[1:2], norm)
         assert torch.equal(alone[0], found[1])

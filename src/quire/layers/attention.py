@@ -9,7 +9,7 @@ from quire.layers.linear import Linear
 from quire.layers.norm import GatheredNorm, Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
+from quire.ops.metadata import AttentionMetadata, AttentionRules, GatedNorm, Heads, KVCache
 from quire.system.records import dataclass
 
 
@@ -45,7 +45,7 @@ class Attention:
         flat = self.attend(ops, q, cache, tokens)
         if self.gated:
             gate = (self.heads.q + 2 * self.heads.kv) * self.heads.width
-            flat = ops.gated_norm(flat, qkv, None, self.heads.eps, "sigmoid", gate)
+            flat = ops.gated_norm(flat, qkv, GatedNorm(None, 0.0, "sigmoid", gate))
         return flat
 
     def enter(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> tuple[Array, Array]:

@@ -9,6 +9,7 @@ from quire.layers.linear import Linear
 from quire.layers.norm import Norm
 from quire.ops.array import Array
 from quire.ops.interface import Ops
+from quire.ops.metadata import GatedNorm
 from quire.system.records import dataclass
 
 _HALF_VARIANCE = 2.0**-0.5
@@ -56,7 +57,7 @@ class OwnInput:
         gate = self.gate.forward(ops, x, tokens.adapter)
         if self.activation is not None:
             gate = ops.activation(gate, self.activation)
-        return ops.gated_norm(gate, tokens.own, None, 0.0, "factor", self.first)
+        return ops.gated_norm(gate, tokens.own, GatedNorm(None, 0.0, "factor", self.first))
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """Return [T, hidden] for [T, width]."""

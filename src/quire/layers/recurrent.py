@@ -4,46 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.core.layers import DeltaConfig, Mamba2Config
 from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
 from quire.ops.array import Array
-from quire.ops.interface import ConvKind, Ops
-from quire.ops.metadata import LayerStates
+from quire.ops.interface import Ops
+from quire.ops.metadata import Convolution, DeltaRules, GatedNorm, LayerStates, ScanRules
 from quire.system.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Recurrent:
-    """The products before and behind a recurrent layer, and the convolution between them.
-
-    Attributes:
-        conv: float32 [width, channels]; conv_bias: float32 [channels].
-    """
+    """The products before and behind a recurrent layer, and the convolution between them."""
 
     mixes = True
     inner: Linear
-    conv: Array
-    conv_bias: Array | None
+    conv: Convolution[Array]
     out: Linear
 
     def project(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
         """Compute the last product, [T, inner] → [T, hidden]."""
         return self.out.forward(ops, x, adapter)
-
-    def convolved(
-        self,
-        ops: Ops,
-        parts: Array,
-        cache: LayerStates,
-        tokens: Tokens,
-        kind: ConvKind,
-        first: int = 0,
-    ) -> Array:
-        """Return the convolution of the columns of `parts` from `first` on."""
-        return ops.causal_conv1d(
-            parts, self.conv, self.conv_bias, cache.conv, tokens.meta, kind, first
-        )
 
 
 class ShortConv(Recurrent):
@@ -54,7 +34,7 @@ class ShortConv(Recurrent):
     def mix(self, ops: Ops, x: Array, cache: LayerStates, tokens: Tokens) -> Array:
         """Mix rows [T, hidden] → [T, channels]."""
         parts = self.inner.forward(ops, x, tokens.adapter)
-        return self.convolved(ops, parts, cache, tokens, "gated")
+        return ops.causal_conv1d(parts, self.conv, cache.conv, tokens.meta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +42,18 @@ class DeltaRule(Recurrent):
     """A gated delta rule (see `DeltaConfig`). `inner` makes q, k, v, a gate, b and a.
 
     Attributes:
-        rate, bias: of each head of v, as `Ops.gated_delta_rule` takes them.
-        gain, eps: of the norm of each head of the result.
+        norm: of each head of the result.
     """
 
-    config: DeltaConfig
-    rate: Array
-    bias: Array
-    gain: Array
-    eps: float
+    rules: DeltaRules[Array]
+    norm: GatedNorm[Array]
 
     def mix(self, ops: Ops, x: Array, cache: LayerStates, tokens: Tokens) -> Array:
         """Mix rows [T, hidden] → [T, heads · value_dim]."""
-        config = self.config
         parts = self.inner.forward(ops, x, tokens.adapter)
-        qkv = self.convolved(ops, parts, cache, tokens, "silu")
-        gate = config.channels
-        beta = gate + config.values
-        decay = beta + config.value_heads
-        y = ops.gated_delta_rule(
-            qkv, parts, parts, self.rate, self.bias, cache.matrix, tokens.meta, config.key_heads,
-            decay, beta,
-        )  # fmt: skip
-        return ops.gated_norm(y, parts, self.gain, self.eps, "silu", gate)
+        qkv = ops.causal_conv1d(parts, self.conv, cache.conv, tokens.meta)
+        y = ops.gated_delta_rule(qkv, parts, parts, self.rules, cache.matrix, tokens.meta)
+        return ops.gated_norm(y, parts, self.norm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,43 +69,27 @@ class ChannelDeltaRule(DeltaRule):
 
     def mix(self, ops: Ops, x: Array, cache: LayerStates, tokens: Tokens) -> Array:
         """Mix rows [T, hidden] → [T, heads · value_dim]."""
-        config, decays, gate = self.config, x, x
+        decays, gate = x, x
         parts = self.inner.forward(ops, x, tokens.adapter)
-        qkv = self.convolved(ops, parts, cache, tokens, "silu")
+        qkv = ops.causal_conv1d(parts, self.conv, cache.conv, tokens.meta)
         for product in self.decay:
             decays = product.forward(ops, decays, tokens.adapter)
-        y = ops.gated_delta_rule(
-            qkv, decays, parts, self.rate, self.bias, cache.matrix, tokens.meta, config.key_heads,
-            beta_first=config.channels,
-        )  # fmt: skip
+        y = ops.gated_delta_rule(qkv, decays, parts, self.rules, cache.matrix, tokens.meta)
         for product in self.gate:
             gate = product.forward(ops, gate, tokens.adapter)
-        return ops.gated_norm(y, gate, self.gain, self.eps, "sigmoid")
+        return ops.gated_norm(y, gate, self.norm)
 
 
 @dataclass(frozen=True, slots=True)
 class Mamba2(Recurrent):
-    """A state space (see `Mamba2Config`). `inner` makes a gate, x, B, C and dt.
+    """A state space (see `Mamba2Config`). `inner` makes a gate, x, B, C and dt."""
 
-    Attributes:
-        rate, bias, skip: of each head, as `Ops.mamba2_scan` takes them.
-        gain, eps: of the norm of the result, as `Ops.gated_norm` takes them.
-    """
-
-    config: Mamba2Config
-    rate: Array
-    bias: Array
-    skip: Array
-    gain: Array | None
-    eps: float
+    rules: ScanRules[Array]
+    norm: GatedNorm[Array]
 
     def mix(self, ops: Ops, x: Array, cache: LayerStates, tokens: Tokens) -> Array:
         """Mix rows [T, hidden] → [T, heads · head_dim]."""
-        config = self.config
         parts = self.inner.forward(ops, x, tokens.adapter)
-        xbc = self.convolved(ops, parts, cache, tokens, "silu", config.inner)
-        y = ops.mamba2_scan(
-            xbc, parts, self.rate, self.skip, self.bias, cache.matrix, tokens.meta, config.groups,
-            config.inner + config.channels, config.limits,
-        )  # fmt: skip
-        return ops.gated_norm(y, parts, self.gain, self.eps, "silu", norm_first=config.norm_first)
+        xbc = ops.causal_conv1d(parts, self.conv, cache.conv, tokens.meta)
+        y = ops.mamba2_scan(xbc, parts, self.rules, cache.matrix, tokens.meta)
+        return ops.gated_norm(y, parts, self.norm)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from quire.layers.recurrent import ChannelDeltaRule, DeltaRule, Mamba2, ShortCon
 from quire.models.parameters import ParameterSource
 from quire.models.specs import LinearSpec, RecurrentSpec
 from quire.ops.interface import Ops
+from quire.ops.metadata import Convolution, DeltaRules, GatedNorm, ScanRules
 
 
 def recurrent_layer(
@@ -34,30 +34,32 @@ def recurrent_layer(
         return converted(source.tensor(name), FLOAT32)
 
     config, conv = spec.config, spec.conv
-    weight = source.tensor(f"{conv.stem}.weight").reshape(conv.channels, conv.width)
-    products: dict[str, Any] = {
-        "inner": linear(spec.inner),
-        "conv": ops.array(np.ascontiguousarray(weight.T)),
-        "conv_bias": ops.array(source.tensor(f"{conv.stem}.bias")) if conv.bias else None,
-    }
+    inner, taps = linear(spec.inner), source.tensor(f"{conv.stem}.weight")
+    kernel = ops.array(np.ascontiguousarray(taps.reshape(conv.channels, conv.width).T))
+    bias = ops.array(source.tensor(f"{conv.stem}.bias")) if conv.bias else None
     if isinstance(config, ShortConvConfig):
-        return ShortConv(**products, out=linear(spec.out))
+        return ShortConv(inner, Convolution(kernel, bias, "gated"), linear(spec.out))
     assert spec.rate is not None
     assert spec.bias is not None
-    products |= {
-        "rate": ops.array(np.exp(vector(spec.rate.name))),
-        "bias": ops.array(vector(spec.bias.name)),
-        "eps": model.norm_eps,
-    }
+    rate = ops.array(np.exp(vector(spec.rate.name)))
+    step, eps = ops.array(vector(spec.bias.name)), model.norm_eps
     gain = None if spec.norm is None else vector(f"{spec.norm.stem}.weight")
     if isinstance(config, DeltaConfig):
         assert gain is not None
-        products |= {"config": config, "gain": ops.array(gain.reshape(1, -1))}
-        if not config.gate_rank:
-            return DeltaRule(**products, out=linear(spec.out))
-        decay, gate = ([linear(each) for each in pair] for pair in (spec.decay, spec.gate))
-        return ChannelDeltaRule(**products, decay=decay, gate=gate, out=linear(spec.out))
+        weight, silu = ops.array(gain.reshape(1, -1)), Convolution(kernel, bias, "silu")
+        first, heads = config.channels, config.key_heads
+        if config.gate_rank:
+            decay, gate = ([linear(each) for each in pair] for pair in (spec.decay, spec.gate))
+            rules, norm = DeltaRules(rate, step, heads, 0, first), GatedNorm(weight, eps, "sigmoid")
+            return ChannelDeltaRule(inner, silu, linear(spec.out), rules, norm, decay, gate)
+        beta = first + config.values
+        rules = DeltaRules(rate, step, heads, beta + config.value_heads, beta)
+        norm = GatedNorm(weight, eps, "silu", first)
+        return DeltaRule(inner, silu, linear(spec.out), rules, norm)
     assert spec.skip is not None
-    skip = ops.array(vector(spec.skip.name))
+    skip, last = ops.array(vector(spec.skip.name)), config.inner + config.channels
     groups = None if gain is None else ops.array(gain.reshape(config.groups, -1))
-    return Mamba2(**products, config=config, skip=skip, gain=groups, out=linear(spec.out))
+    silu = Convolution(kernel, bias, "silu", config.inner)
+    scan = ScanRules(rate, skip, step, config.groups, last, config.limits)
+    norm = GatedNorm(groups, eps, "silu", norm_first=config.norm_first)
+    return Mamba2(inner, silu, linear(spec.out), scan, norm)

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
-from math import inf
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from quire.core.config import LogprobsMode
 from quire.core.dtypes import FLOAT32, DType, HostArray
@@ -18,7 +17,16 @@ from quire.core.model_config import Activation
 from quire.core.quantized import Weights
 from quire.ops.array import A
 from quire.ops.filters import FloatRow
-from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
+from quire.ops.metadata import (
+    AttentionMetadata,
+    AttentionRules,
+    Convolution,
+    DeltaRules,
+    GatedNorm,
+    Heads,
+    KVCache,
+    ScanRules,
+)
 from quire.ops.reported import ReportedRow
 from quire.ops.sample_row import SampleRow, TokenIds
 from quire.ops.weights import Epilogue, LinearWeight
@@ -30,10 +38,6 @@ if TYPE_CHECKING:
     from quire.ops.last_tokens import LastTokens
     from quire.ops.lora import LoraTable
     from quire.ops.packed_file import StoredLinear
-
-ConvKind = Literal["none", "silu", "gated"]
-"""What follows a causal convolution: nothing, SiLU, or a product with a part of its input."""
-GateKind = Literal["silu", "sigmoid", "factor"]
 
 
 class StepOps(ABC, Generic[A]):
@@ -123,61 +127,23 @@ class StepOps(ABC, Generic[A]):
         """Return the attention of each new token's heads over its sequence's cached latents."""
 
     @abstractmethod
-    def causal_conv1d(
-        self,
-        x: A,
-        weight: A,
-        bias: A | None,
-        state: A,
-        meta: AttentionMetadata[A],
-        kind: ConvKind,
-        first: int = 0,
-    ) -> A:
+    def causal_conv1d(self, x: A, conv: Convolution[A], state: A, meta: AttentionMetadata[A]) -> A:
         """Return the causal convolution of each channel over the tokens of its sequence."""
 
     @abstractmethod
     def gated_delta_rule(
-        self,
-        qkv: A,
-        decay: A,
-        beta: A,
-        rate: A,
-        bias: A,
-        state: A,
-        meta: AttentionMetadata[A],
-        key_heads: int,
-        decay_first: int = 0,
-        beta_first: int = 0,
+        self, qkv: A, decay: A, beta: A, rules: DeltaRules[A], state: A, meta: AttentionMetadata[A]
     ) -> A:
         """Return each new token's query times the state that its key and value have changed."""
 
     @abstractmethod
     def mamba2_scan(
-        self,
-        xbc: A,
-        dt: A,
-        rate: A,
-        skip: A,
-        bias: A,
-        state: A,
-        meta: AttentionMetadata[A],
-        groups: int,
-        first: int = 0,
-        limits: tuple[float, float] = (0.0, inf),
+        self, xbc: A, dt: A, rules: ScanRules[A], state: A, meta: AttentionMetadata[A]
     ) -> A:
         """Return each new token's C times the state that its x and B have changed, and skip · x."""
 
     @abstractmethod
-    def gated_norm(
-        self,
-        x: A,
-        gate: A,
-        weight: A | None,
-        eps: float,
-        kind: GateKind,
-        first: int = 0,
-        norm_first: bool = True,
-    ) -> A:
+    def gated_norm(self, x: A, gate: A, norm: GatedNorm[A]) -> A:
         """Return the RMS norm of x in groups times f(gate), or the norm of that product."""
 
     @abstractmethod

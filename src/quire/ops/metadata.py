@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any, Generic, NamedTuple
+from math import inf
+from typing import Any, Generic, Literal, NamedTuple
 
 import msgspec
 
@@ -52,6 +53,77 @@ class AttentionRules(NamedTuple, Generic[A]):
     causal: bool = True
     sinks: A | None = None
     chunked: bool = False
+
+
+class Convolution(NamedTuple, Generic[A]):
+    """A causal convolution of each channel.
+
+    Attributes:
+        weight: float32 [width, channels]; the last row is for the token itself.
+        bias: float32 [channels].
+        kind: what follows it: nothing, SiLU, or a product with a part of its input.
+        first: column of the input at which the channels begin.
+    """
+
+    weight: A
+    bias: A | None
+    kind: Literal["none", "silu", "gated"]
+    first: int = 0
+
+
+class DeltaRules(NamedTuple, Generic[A]):
+    """What the gated delta rule knows besides a step's rows.
+
+    Attributes:
+        rate: float32 [heads], positive.
+        bias: of the decay, float32 [heads] or [heads · key_dim].
+        key_heads: each serves neighbouring heads of values.
+        decay, beta: columns at which these begin in their rows.
+    """
+
+    rate: A
+    bias: A
+    key_heads: int
+    decay: int = 0
+    beta: int = 0
+
+
+class ScanRules(NamedTuple, Generic[A]):
+    """What the state space of Mamba-2 knows besides a step's rows.
+
+    Attributes:
+        rate: float32 [heads], positive: exp(A_log).
+        skip: float32 [heads]: D.
+        bias: of dt, float32 [heads].
+        groups: each has a B and a C for neighbouring heads.
+        first: column at which dt begins in its rows.
+        limits: of the time steps.
+    """
+
+    rate: A
+    skip: A
+    bias: A
+    groups: int
+    first: int = 0
+    limits: tuple[float, float] = (0.0, inf)
+
+
+class GatedNorm(NamedTuple, Generic[A]):
+    """An RMS norm of groups, and a gate.
+
+    Attributes:
+        weight: float32 [columns]: one group; float32 [groups, columns / groups]; or
+            [1, group size]: every group has the same weight. None does not normalize.
+        kind: what multiplies: a function of the gate, or itself.
+        first: column at which the gate begins in its rows.
+        norm_first: the norm is of x, and not of the product.
+    """
+
+    weight: A | None
+    eps: float
+    kind: Literal["silu", "sigmoid", "factor"]
+    first: int = 0
+    norm_first: bool = True
 
 
 class KVCache(NamedTuple, Generic[A]):

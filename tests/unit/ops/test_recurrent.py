@@ -14,6 +14,7 @@ from transformers.models.mamba2 import modeling_mamba2 as mamba2
 from transformers.models.nemotron_h import modeling_nemotron_h as nemotron
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen3_next
 
+from quire.ops.metadata import Convolution, GatedNorm, ScanRules
 from quire.ops.torch_ops import recurrent
 from tests.kernels.recurrent_common import Delta, Scan, one, seed_torch
 
@@ -30,15 +31,15 @@ def _seeded() -> None:
 def test_convolution_is_that_of_transformers(silu: bool) -> None:
     x, weight, bias = torch.randn(9, 24), torch.randn(24, 4), torch.randn(24)
     state, inputs = torch.randn(2, 3, 24), torch.cat((torch.randn(9, 5), x), dim=1)
-    kind = "silu" if silu else "none"
+    kind: Any = "silu" if silu else "none"
     want = qwen3_next.causal_conv1d_update(
         x.T[None], state[1].T[None].clone(), weight, bias, "silu" if silu else None
     )
-    rows = weight.T.contiguous()
-    got = recurrent.causal_conv1d(inputs, rows, bias, state, one(9, 1, 0), kind, 5)
+    conv = Convolution(weight.T.contiguous(), bias, kind, 5)
+    got = recurrent.causal_conv1d(inputs, conv, state, one(9, 1, 0))
     torch.testing.assert_close(got, want[0].T, **CLOSE)
     assert torch.equal(state[0], x[-3:])
-    fresh = recurrent.causal_conv1d(inputs, rows, None, state, one(9), kind, 5)
+    fresh = recurrent.causal_conv1d(inputs, conv._replace(bias=None), state, one(9))
     want = qwen3_next.causal_conv1d_fn(x.T[None], weight, None, "silu" if silu else None)
     torch.testing.assert_close(fresh, want[0].T, **CLOSE)
 
@@ -52,10 +53,8 @@ def test_gated_convolution_is_that_of_lfm2() -> None:
     x = torch.randn(7, 16)
     with torch.no_grad():
         want = layer(x[None])[0]
-        weight = layer.conv.weight[:, 0].T.contiguous()
-        got = recurrent.causal_conv1d(
-            layer.in_proj(x), weight, layer.conv.bias, torch.zeros(1, 2, 16), one(7), "gated"
-        )
+        conv = Convolution(layer.conv.weight[:, 0].T.contiguous(), layer.conv.bias, "gated")
+        got = recurrent.causal_conv1d(layer.in_proj(x), conv, torch.zeros(1, 2, 16), one(7))
     torch.testing.assert_close(got, want, **CLOSE)
 
 
@@ -82,9 +81,8 @@ def test_delta_rule_is_that_of_transformers(tokens: int, per_row: bool) -> None:
             qwen3_next.torch_chunk_gated_delta_rule,
         ]
     got = recurrent.gated_delta_rule(
-        case.qkv, case.gates, case.gates, case.rate, case.bias, state, one(tokens, 1, 0),
-        case.key_heads, *case.firsts,
-    )  # fmt: skip
+        case.qkv, case.gates, case.gates, case.rules, state, one(tokens, 1, 0)
+    )
     for form in forms:
         want, last = form(**given)
         torch.testing.assert_close(got.view_as(want), want, **CLOSE)
@@ -101,9 +99,8 @@ def test_scan_is_that_of_transformers(limits: tuple[float, float]) -> None:
         c.view(1, 37, 2, 16), chunk_size=16, D=case.skip, dt_bias=case.bias, dt_softplus=True,
         initial_states=state[1:].transpose(2, 3), dt_limit=limits, return_final_states=True,
     )  # fmt: skip
-    got = recurrent.mamba2_scan(
-        case.xbc, case.dt, case.rate, case.skip, case.bias, state, one(37, 1, 0), 2, 2, limits
-    )
+    rules = ScanRules(case.rate, case.skip, case.bias, 2, 2, limits)
+    got = recurrent.mamba2_scan(case.xbc, case.dt, rules, state, one(37, 1, 0))
     torch.testing.assert_close(got.view_as(want), want, **CLOSE)
     torch.testing.assert_close(state[:1], last.transpose(2, 3), **CLOSE)
 
@@ -115,14 +112,15 @@ def _norm(case: str) -> tuple[Tensor, Tensor]:
     if case == "nemotron":
         norm = nemotron.NemotronHRMSNormGated(24, 8, 1e-5)
         norm.weight.data = weight
-        got = recurrent.gated_norm(x, wide, weight.view(3, 8), 1e-5, "silu", 3, norm_first=False)
+        ours = GatedNorm(weight.view(3, 8), 1e-5, "silu", 3, norm_first=False)
+        got = recurrent.gated_norm(x, wide, ours)
         return norm(x, gate), got
     norm = {
         "qwen3_next": qwen3_next.Qwen3NextRMSNormGated, "kimi": kimi.KimiLinearRMSNormGated
     }[case](8, 1e-5)  # fmt: skip
     norm.weight.data = weight[:8]
-    kind = "silu" if case == "qwen3_next" else "sigmoid"
-    got = recurrent.gated_norm(x, wide, weight[None, :8], 1e-5, kind, 3)
+    ours = GatedNorm(weight[None, :8], 1e-5, "silu" if case == "qwen3_next" else "sigmoid", 3)
+    got = recurrent.gated_norm(x, wide, ours)
     return norm(x.view(-1, 8), gate.view(-1, 8)).view(5, 24), got
 
 

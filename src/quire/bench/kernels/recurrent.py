@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,16 @@ from quire.bench.kernels.case import Case, copies
 from quire.bench.kernels.cases import Cases, Setting
 from quire.core.dtypes import FLOAT32, HostArray
 from quire.ops.array import Array
-from quire.ops.interface import ConvKind, Ops
-from quire.ops.metadata import AttentionMetadata, StateSlots, conv_state_shape, matrix_state_shape
+from quire.ops.interface import Ops
+from quire.ops.metadata import (
+    AttentionMetadata,
+    Convolution,
+    DeltaRules,
+    ScanRules,
+    StateSlots,
+    conv_state_shape,
+    matrix_state_shape,
+)
 
 Call = Callable[[Ops, Array, AttentionMetadata], object]
 """Calls an op on a state and a step."""
@@ -74,13 +82,13 @@ def _step(s: Setting, turn: int, sequences: int, new: int) -> AttentionMetadata:
     )
 
 
-def _convolution(model: str, channels: int, width: int, kind: ConvKind) -> _Op:
+def _convolution(model: str, channels: int, width: int, kind: Literal["silu", "gated"]) -> _Op:
     parts = 3 if kind == "gated" else 1
 
     def bind(s: Setting, rows: int) -> Call:
         x = s.noise(s.variant.numpy_dtype, rows, parts * channels)
-        weight = s.noise(FLOAT32, width, channels)
-        return lambda ops, state, meta: ops.causal_conv1d(x, weight, None, state, meta, kind)
+        conv = Convolution(s.noise(FLOAT32, width, channels), None, kind)
+        return lambda ops, state, meta: ops.causal_conv1d(x, conv, state, meta)
 
     state, flops = conv_state_shape(channels, width), 2 * channels * width
     return _Op("causal_conv1d", model, state, (parts + 1) * channels, flops, bind)
@@ -92,10 +100,8 @@ def _delta_rule(model: str, key_heads: int, heads: int, key_dim: int, value_dim:
     def bind(s: Setting, rows: int) -> Call:
         dtype = s.variant.numpy_dtype
         qkv, gates = s.noise(dtype, rows, columns), s.noise(dtype, rows, 2 * heads)
-        rate, bias = _ones(s, heads), _ones(s, heads)
-        return lambda ops, state, meta: ops.gated_delta_rule(
-            qkv, gates, gates, rate, bias, state, meta, key_heads, heads
-        )
+        rules = DeltaRules(_ones(s, heads), _ones(s, heads), key_heads, heads)
+        return lambda ops, state, meta: ops.gated_delta_rule(qkv, gates, gates, rules, state, meta)
 
     state = matrix_state_shape(heads, key_dim, value_dim)
     flops = 7 * heads * key_dim * value_dim
@@ -108,9 +114,8 @@ def _mamba2(model: str, groups: int, heads: int, state_dim: int, head_dim: int) 
     def bind(s: Setting, rows: int) -> Call:
         dtype = s.variant.numpy_dtype
         xbc, dt, ones = s.noise(dtype, rows, columns), s.noise(dtype, rows, heads), _ones(s, heads)
-        return lambda ops, state, meta: ops.mamba2_scan(
-            xbc, dt, ones, ones, ones, state, meta, groups
-        )
+        rules = ScanRules(ones, ones, ones, groups)
+        return lambda ops, state, meta: ops.mamba2_scan(xbc, dt, rules, state, meta)
 
     state = matrix_state_shape(heads, state_dim, head_dim)
     flops = 5 * heads * state_dim * head_dim

@@ -7,15 +7,12 @@ exist.
 
 from __future__ import annotations
 
-from math import inf
-
 import numpy as np
 
 from quire import _native
 from quire.core.dtypes import FLOAT32, HostArray
 from quire.ops.array import address
-from quire.ops.interface import ConvKind, GateKind
-from quire.ops.metadata import AttentionMetadata
+from quire.ops.metadata import AttentionMetadata, Convolution, DeltaRules, GatedNorm, ScanRules
 from quire.ops.native.checks import INT32, INT64, contiguous, describe, matrix
 from quire.ops.native.kernels import OnPool
 
@@ -28,13 +25,11 @@ class RecurrentKernels(OnPool):
     def causal_conv1d(
         self,
         x: HostArray,
-        weight: HostArray,
-        bias: HostArray | None,
+        conv: Convolution[HostArray],
         state: HostArray,
         meta: AttentionMetadata[HostArray],
-        kind: ConvKind,
-        first: int = 0,
     ) -> HostArray:
+        weight, bias, kind, first = conv
         width, channels = weight.shape
         taken = columns("x", x, first, channels * (3 if kind == "gated" else 1))
         if bias is not None:
@@ -53,23 +48,19 @@ class RecurrentKernels(OnPool):
         qkv: HostArray,
         decay: HostArray,
         beta: HostArray,
-        rate: HostArray,
-        bias: HostArray,
+        rules: DeltaRules[HostArray],
         state: HostArray,
         meta: AttentionMetadata[HostArray],
-        key_heads: int,
-        decay_first: int = 0,
-        beta_first: int = 0,
     ) -> HostArray:
         slots, heads, rows, wide = state.shape
         expect_floats("state", state, state.shape)
         y = np.empty((len(qkv), heads * wide), qkv.dtype)
         _native.gated_delta_rule(
             self._kernels, self._pool, contiguous("y", y, 2), contiguous("qkv", qkv, 2),
-            columns("decay", decay, decay_first, len(bias)),
-            columns("beta", beta, beta_first, heads), contiguous("rate", rate, 1),
-            contiguous("bias", bias, 1), address(state), states_of(meta, len(qkv), slots),
-            (heads, rows, wide, key_heads),
+            columns("decay", decay, rules.decay, len(rules.bias)),
+            columns("beta", beta, rules.beta, heads), contiguous("rate", rules.rate, 1),
+            contiguous("bias", rules.bias, 1), address(state), states_of(meta, len(qkv), slots),
+            (heads, rows, wide, rules.key_heads),
         )  # fmt: skip
         return y
 
@@ -77,49 +68,36 @@ class RecurrentKernels(OnPool):
         self,
         xbc: HostArray,
         dt: HostArray,
-        rate: HostArray,
-        skip: HostArray,
-        bias: HostArray,
+        rules: ScanRules[HostArray],
         state: HostArray,
         meta: AttentionMetadata[HostArray],
-        groups: int,
-        first: int = 0,
-        limits: tuple[float, float] = (0.0, inf),
     ) -> HostArray:
         slots, heads, rows, wide = state.shape
         expect_floats("state", state, state.shape)
         y = np.empty((len(xbc), heads * wide), xbc.dtype)
         _native.mamba2_scan(
             self._kernels, self._pool, contiguous("y", y, 2), contiguous("xbc", xbc, 2),
-            columns("dt", dt, first, heads), contiguous("rate", rate, 1),
-            contiguous("skip", skip, 1), contiguous("bias", bias, 1), address(state),
-            states_of(meta, len(xbc), slots), (heads, rows, wide, groups), *limits,
+            columns("dt", dt, rules.first, heads), contiguous("rate", rules.rate, 1),
+            contiguous("skip", rules.skip, 1), contiguous("bias", rules.bias, 1), address(state),
+            states_of(meta, len(xbc), slots), (heads, rows, wide, rules.groups), *rules.limits,
         )  # fmt: skip
         return y
 
-    def gated_norm(
-        self,
-        x: HostArray,
-        gate: HostArray,
-        weight: HostArray | None,
-        eps: float,
-        kind: GateKind,
-        first: int = 0,
-        norm_first: bool = True,
-    ) -> HostArray:
-        rows, y = matrix("x", x), np.empty(x.shape, x.dtype)
+    def gated_norm(self, x: HostArray, gate: HostArray, norm: GatedNorm[HostArray]) -> HostArray:
+        weight, rows, y = norm.weight, matrix("x", x), np.empty(x.shape, x.dtype)
         if weight is not None:
             expect_floats("weight", weight, weight.shape)
         group = x.shape[1] if weight is None else weight.shape[-1]
         _native.gated_norm(
             self._kernels, self._pool, contiguous("y", y, 2), rows,
-            columns("gate", gate, first, x.shape[1]), 0 if weight is None else address(weight),
-            0 if weight is None else weight.size, group, eps, _GATES.index(kind), norm_first,
+            columns("gate", gate, norm.first, x.shape[1]), 0 if weight is None else address(weight),
+            0 if weight is None else weight.size, group, norm.eps, _GATES.index(norm.kind),
+            norm.norm_first,
         )  # fmt: skip
         return y
 
 
-_GATES: tuple[GateKind, ...] = ("sigmoid", "silu", "factor")
+_GATES = ("sigmoid", "silu", "factor")
 """In the order of `Gate` in csrc/cpu/fused.h."""
 
 

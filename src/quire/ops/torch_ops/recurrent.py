@@ -7,41 +7,32 @@ sequence is cut into steps. `metadata.StateSlots` says where states come from an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import inf
 
 import torch
 from torch import Tensor
 
-from quire.ops.interface import ConvKind, GateKind
-from quire.ops.metadata import AttentionMetadata
+from quire.ops.metadata import AttentionMetadata, Convolution, DeltaRules, GatedNorm, ScanRules
 
 _L2_EPS = 1e-6
 
 
 def causal_conv1d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    state: Tensor,
-    meta: AttentionMetadata[Tensor],
-    kind: ConvKind,
-    first: int = 0,
+    x: Tensor, conv: Convolution[Tensor], state: Tensor, meta: AttentionMetadata[Tensor]
 ) -> Tensor:
     """Convolve each channel causally: y[t] = bias + Σ weight[i] · x[t - width + 1 + i].
 
     Computed in float32, rounded once to x's dtype.
 
     Args:
-        x: [T, columns]; the channels are its columns from `first` on. "gated" takes three parts of
-            `channels` columns each, b, c and v: it convolves b · v, rounded to x's dtype, and
-            multiplies the result by c.
-        weight: float32 [width, channels]; the last row is for the token itself.
-        bias: float32 [channels].
+        x: [T, columns]; the channels are its columns from `conv.first` on. "gated" takes three
+            parts of `channels` columns each, b, c and v: it convolves b · v, rounded to x's dtype,
+            and multiplies the result by c.
         state: float32 [num_slots, width - 1, channels]; the last inputs, the oldest first.
 
     Returns:
         [T, channels].
     """
+    weight, bias, kind, first = conv
     width, channels = weight.shape
     inputs, gate = x[:, first : first + channels], None
     if kind == "gated":
@@ -66,13 +57,9 @@ def gated_delta_rule(
     qkv: Tensor,
     decay: Tensor,
     beta: Tensor,
-    rate: Tensor,
-    bias: Tensor,
+    rules: DeltaRules[Tensor],
     state: Tensor,
     meta: AttentionMetadata[Tensor],
-    key_heads: int,
-    decay_first: int = 0,
-    beta_first: int = 0,
 ) -> Tensor:
     """Apply the gated delta rule (Yang, Kautz, Hatamizadeh 2024), a matrix S per head:
 
@@ -84,21 +71,20 @@ def gated_delta_rule(
     Args:
         qkv: [T, 2 · key_heads · key_dim + heads · value_dim]: queries, then keys, then values.
             A head of queries and keys serves heads / key_heads neighbouring heads of values.
-        decay: [T, columns]; a is its columns from `decay_first` on, as many as `bias` has.
-        beta: [T, columns]; b is its `heads` columns from `beta_first` on.
-        rate: float32 [heads], positive.
-        bias: float32 [heads] or [heads · key_dim].
+        decay: [T, columns]; a is its columns from `rules.decay` on, as many as `bias` has.
+        beta: [T, columns]; b is its `heads` columns from `rules.beta` on.
         state: float32 [num_slots, heads, key_dim, value_dim].
 
     Returns:
         [T, heads · value_dim] of qkv's dtype.
     """
     _, heads, key_dim, value_dim = state.shape
+    rate, bias, key_heads, first, beta_first = rules
     keys = key_heads * key_dim
     q, k, v = qkv.float().split((keys, keys, heads * value_dim), dim=1)
     q, k = (_unit(x.unflatten(1, (key_heads, key_dim)), heads) for x in (q, k))
     q, v = q * key_dim**-0.5, v.unflatten(1, (heads, value_dim))
-    a = decay[:, decay_first : decay_first + len(bias)].float() + bias
+    a = decay[:, first : first + len(bias)].float() + bias
     alpha = torch.exp(-rate[:, None] * _softplus(a.unflatten(1, (heads, -1))))[..., None]
     b = _sigmoid(beta[:, beta_first : beta_first + heads].float())[..., None]
 
@@ -114,34 +100,27 @@ def gated_delta_rule(
 def mamba2_scan(
     xbc: Tensor,
     dt: Tensor,
-    rate: Tensor,
-    skip: Tensor,
-    bias: Tensor,
+    rules: ScanRules[Tensor],
     state: Tensor,
     meta: AttentionMetadata[Tensor],
-    groups: int,
-    first: int = 0,
-    limits: tuple[float, float] = (0.0, inf),
 ) -> Tensor:
     """Run the state space of Mamba-2 (Dao and Gu 2024), a matrix S per head:
 
         S = exp(-rate · Δ) S + B (Δ x)ᵀ        y = Sᵀ C + skip · x
 
-    with Δ = softplus(dt + bias), clamped to `limits`.
+    with Δ = softplus(dt + bias), clamped to `rules.limits`.
 
     Args:
         xbc: [T, heads · head_dim + 2 · groups · state_dim]: x, then B, then C of each group.
             A group serves heads / groups neighbouring heads.
-        dt: [T, columns]; its `heads` columns from `first` on.
-        rate: float32 [heads], positive: exp(A_log).
-        skip: float32 [heads]: D.
-        bias: float32 [heads].
+        dt: [T, columns]; its `heads` columns from `rules.first` on.
         state: float32 [num_slots, heads, state_dim, head_dim].
 
     Returns:
         [T, heads · head_dim] of xbc's dtype.
     """
     _, heads, state_dim, head_dim = state.shape
+    rate, skip, bias, groups, first, limits = rules
     shared = groups * state_dim
     x, b, c = xbc.float().split((heads * head_dim, shared, shared), dim=1)
     x = x.unflatten(1, (heads, head_dim))
@@ -160,25 +139,16 @@ def mamba2_scan(
     return _scan(step, xbc, state, meta)
 
 
-def gated_norm(
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor | None,
-    eps: float,
-    kind: GateKind,
-    first: int = 0,
-    norm_first: bool = True,
-) -> Tensor:
+def gated_norm(x: Tensor, gate: Tensor, norm: GatedNorm[Tensor]) -> Tensor:
     """Return norm(x) · f(gate), or norm(x · f(gate)); in float32, rounded once to x's dtype.
 
     The norm is x / rms(x) · weight of each group of the last dimension.
 
     Args:
         x: [T, columns].
-        gate: [T, columns of gate]; those from `first` on, as many as x has.
-        weight: float32 [columns]: one group; float32 [groups, columns / groups]; or
-            [1, group size]: every group has the same weight. None does not normalize.
+        gate: [T, columns of gate]; those from `norm.first` on, as many as x has.
     """
+    weight, eps, kind, first, norm_first = norm
     y = x.float()
     f = gate[:, first : first + x.shape[1]].float()
     if kind != "factor":

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from math import inf
-
 import torch
 from torch import Tensor
 
-from quire.ops.interface import ConvKind, GateKind
-from quire.ops.metadata import AttentionMetadata
+from quire.ops.metadata import AttentionMetadata, Convolution, DeltaRules, GatedNorm, ScanRules
 from quire.ops.triton import tables
 from quire.ops.triton.kernels import recurrent as kernels
 from quire.ops.triton.launch import power_of_two, warps
@@ -19,15 +16,10 @@ COLUMNS = 32
 
 
 def causal_conv1d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    state: Tensor,
-    meta: AttentionMetadata[Tensor],
-    kind: ConvKind,
-    first: int = 0,
+    x: Tensor, conv: Convolution[Tensor], state: Tensor, meta: AttentionMetadata[Tensor]
 ) -> Tensor:
     """See `torch_ops.recurrent.causal_conv1d`."""
+    weight, bias, kind, first = conv
     width, channels = weight.shape
     out = torch.empty((len(x), channels), dtype=x.dtype, device=x.device)
     if len(x):
@@ -46,13 +38,9 @@ def gated_delta_rule(
     qkv: Tensor,
     decay: Tensor,
     beta: Tensor,
-    rate: Tensor,
-    bias: Tensor,
+    rules: DeltaRules[Tensor],
     state: Tensor,
     meta: AttentionMetadata[Tensor],
-    key_heads: int,
-    decay_first: int = 0,
-    beta_first: int = 0,
 ) -> Tensor:
     """See `torch_ops.recurrent.gated_delta_rule`."""
     _, heads, key_dim, value_dim = state.shape
@@ -60,12 +48,12 @@ def gated_delta_rule(
     if len(qkv):
         block = min(COLUMNS, power_of_two(value_dim))
         kernels.gated_delta_rule[(meta.num_seqs, heads, -(-value_dim // block))](
-            qkv, decay, beta, rate, bias, state,
+            qkv, decay, beta, rules.rate, rules.bias, state,
             tables.table(meta, qkv.device, tables.sequences),
             tables.table(meta, qkv.device, tables.targets),
-            out, qkv.stride(0), decay.stride(0), beta.stride(0), decay_first, beta_first, heads,
-            key_heads, key_dim**-0.5, key_dim=key_dim, value_dim=value_dim,
-            by_row=len(bias) > heads, block_key=power_of_two(key_dim), block_value=block,
+            out, qkv.stride(0), decay.stride(0), beta.stride(0), rules.decay, rules.beta,
+            heads, rules.key_heads, key_dim**-0.5, key_dim=key_dim, value_dim=value_dim,
+            by_row=len(rules.bias) > heads, block_key=power_of_two(key_dim), block_value=block,
             enable_fp_fusion=False,
         )  # fmt: skip
     return out
@@ -74,14 +62,9 @@ def gated_delta_rule(
 def mamba2_scan(
     xbc: Tensor,
     dt: Tensor,
-    rate: Tensor,
-    skip: Tensor,
-    bias: Tensor,
+    rules: ScanRules[Tensor],
     state: Tensor,
     meta: AttentionMetadata[Tensor],
-    groups: int,
-    first: int = 0,
-    limits: tuple[float, float] = (0.0, inf),
 ) -> Tensor:
     """See `torch_ops.recurrent.mamba2_scan`."""
     _, heads, state_dim, head_dim = state.shape
@@ -89,26 +72,20 @@ def mamba2_scan(
     if len(xbc):
         block = min(COLUMNS, power_of_two(head_dim))
         kernels.mamba2_scan[(meta.num_seqs, heads, -(-head_dim // block))](
-            xbc, dt, rate, skip, bias, state,
+            xbc, dt, rules.rate, rules.skip, rules.bias, state,
             tables.table(meta, xbc.device, tables.sequences),
             tables.table(meta, xbc.device, tables.targets),
-            out, xbc.stride(0), dt.stride(0), first, heads, groups, *map(float, limits),
+            out, xbc.stride(0), dt.stride(0), rules.first, heads, rules.groups,
+            *map(float, rules.limits),
             state_dim=state_dim, head_dim=head_dim, block_state=power_of_two(state_dim),
             block_head=block, enable_fp_fusion=False,
         )  # fmt: skip
     return out
 
 
-def gated_norm(
-    x: Tensor,
-    gate: Tensor,
-    weight: Tensor | None,
-    eps: float,
-    kind: GateKind,
-    first: int = 0,
-    norm_first: bool = True,
-) -> Tensor:
+def gated_norm(x: Tensor, gate: Tensor, norm: GatedNorm[Tensor]) -> Tensor:
     """See `torch_ops.recurrent.gated_norm`."""
+    weight = norm.weight
     rows, columns = x.shape
     out = torch.empty((rows, columns), dtype=x.dtype, device=x.device)
     if rows:
@@ -117,7 +94,7 @@ def gated_norm(
         block = power_of_two(width)
         kernels.gated_norm[(rows, -(-columns // width))](
             x, gate, weight, out, width, columns, x.stride(0), gate.stride(0),
-            width if own else 0, first, eps, kind=kind, normed=weight is not None,
-            norm_first=norm_first, block=block, num_warps=warps(block), enable_fp_fusion=False,
+            width if own else 0, norm.first, norm.eps, kind=norm.kind, normed=weight is not None,
+            norm_first=norm.norm_first, block=block, num_warps=warps(block), enable_fp_fusion=False,
         )  # fmt: skip
     return out
