@@ -240,6 +240,8 @@ def mend_chat(request: Request, body: Any) -> None:
     usual_effort(request, body, "reasoning_effort", "reasoning_effort")
     plain_reasoning(body)
     plain_thinking(request, body)
+    if "random_seed" in body:  # Mistral's name
+        body.setdefault("seed", body.pop("random_seed"))
     if isinstance(wanted := body.get("response_format"), str):
         body["response_format"] = {"type": wanted}
     messages = body.get("messages")
