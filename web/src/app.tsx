@@ -3,7 +3,7 @@ import { useEffect, useMemo, useReducer, useRef, useState } from "preact/hooks";
 import { Chat } from "./chat";
 import type { Feed, Link } from "./feed";
 import { KeyDialog } from "./parts/key";
-import { Empty } from "./parts/panel";
+import { Empty, ErrorNote } from "./parts/panel";
 import { rove } from "./parts/roving";
 import { LinkStatus } from "./parts/status";
 import { TraceButton } from "./parts/trace";
@@ -46,7 +46,7 @@ export function App({ feed }: { feed: Feed }) {
     <>
       <header class="top">
         <h1>Quire</h1>
-        <p class="model">
+        <p class="model" title={model}>
           {snapshot && (
             <>
               <b>{snapshot.model}</b> <span class="dim">{snapshot.version}</span>
@@ -59,6 +59,9 @@ export function App({ feed }: { feed: Feed }) {
       <Tabs tab={tab} onTab={setTab} />
       <main class={stale(link)}>
         <div id="view" role="tabpanel" aria-labelledby={`tab-${tab}`}>
+          {snapshot && link.state === "lost" && (
+            <ErrorNote>{`${link.why} Below is the last state that arrived.`}</ErrorNote>
+          )}
           <View feed={feed} tab={tab} />
         </div>
       </main>

@@ -20,13 +20,13 @@ const HEIGHTS: Record<SpanKind, number> = {
 };
 
 export const SPAN_MEANINGS: Record<SpanKind, string> = {
-  images: "its images being fetched and resized",
-  queue: "in line",
-  encode: "its images in the tower",
-  load: "blocks coming back from host memory",
-  prefill: "its prompt, a chunk a block",
-  decode: "its answer",
-  preempted: "put back in line: the KV cache was full",
+  images: "fetching and resizing images",
+  queue: "waiting",
+  encode: "the tower reads images",
+  load: "blocks come back from host memory",
+  prefill: "a chunk of the prompt",
+  decode: "writing the answer",
+  preempted: "back in the queue, for blocks or for other clients",
 };
 
 /** What spans, the seams between them and their labels are painted with. */

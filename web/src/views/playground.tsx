@@ -45,9 +45,9 @@ export function Playground({ chat, onRequest }: Props) {
         <div class="talk">
           {turns.length === 0 && (
             <p class="empty">
-              Ask the model something. The darker a token of the answer, the less sure the model was
-              of it; point at one to see what else it might have been. Drop, paste or choose images
-              for a model that reads them.
+              Ask the model something. The stronger the shade of a token, the less likely it was.
+              Point at a token to see the alternatives. If the model reads images, drop, paste or
+              choose some.
             </p>
           )}
           {turns.map((turn, i) => (

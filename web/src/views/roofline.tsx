@@ -58,7 +58,6 @@ interface TableProps {
 }
 
 const NUMBERS: [string, (op: OpLine) => string][] = [
-  ["time", (op) => percent(op.share)],
   ["GB/s", (op) => short(op.gb_s)],
   ["GFLOP/s", (op) => short(op.gflop_s)],
   ["FLOP/B", (op) => short(op.intensity)],
@@ -77,6 +76,7 @@ function Table({ ops, marked, onMark }: TableProps) {
               <th scope="col" class="text">
                 operation
               </th>
+              <th scope="col">time</th>
               <th scope="col" class="text">
                 module
               </th>
@@ -99,6 +99,7 @@ function Table({ ops, marked, onMark }: TableProps) {
                 <th scope="row" class="text">
                   {op.name}
                 </th>
+                <td>{percent(op.share)}</td>
                 <td class="text">
                   <code>{op.module}</code> <span class="dim">{op.dtype}</span>
                 </td>
