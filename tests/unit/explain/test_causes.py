@@ -190,8 +190,10 @@ def test_saturation_is_seen_without_a_profile_where_limits_are_measured() -> Non
     assert explain(healthy(limits=None)).verdict.cause == "none"
 
 
-def test_a_small_model_on_one_thread_is_right() -> None:
-    evidence = healthy(args={"model": "embedded", "load_format": "auto", "dtype": "float32"})
+@pytest.mark.parametrize("given", [{}, {"num_threads": 1}])
+def test_a_small_model_on_one_thread_is_right(given: dict[str, Any]) -> None:
+    args = {"model": "embedded", "load_format": "auto", "dtype": "float32", **given}
+    evidence = healthy(args=args)
     assert evidence.config.num_threads == 1
     assert "few_threads" not in [f.cause for f in explain(evidence).causes]
 

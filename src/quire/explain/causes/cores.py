@@ -22,8 +22,8 @@ def few_threads(case: Case) -> Suspect | None:
     threads = e.config.num_threads
     if threads >= e.cores:
         return None
-    if e.args.num_threads is None and parameter_count(e.config.model) < ONE_THREAD_PARAMETERS:
-        return None  # one thread is the engine's own choice
+    if threads == 1 and parameter_count(e.config.model) < ONE_THREAD_PARAMETERS:
+        return None  # as the engine itself would choose
     ratio = case.estimate.threads_ratio(case.cores_of(threads), case.cores_of(e.cores))
     saved = case.saved(ratio)
     why = "computes on every core that this process may use"
