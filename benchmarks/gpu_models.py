@@ -14,12 +14,10 @@ from typing import Any, NamedTuple
 import torch
 
 from quire import LLM
-from quire.bench.engine import TYPES, BenchEngine
-from quire.bench.floor import step_bytes
+from quire.bench.engine import BenchEngine
 from quire.bench.latency import timings
 from quire.bench.serving.workload import token_prompts
 from quire.core.sampling_params import SamplingParams
-from quire.models.memory import expert_bytes
 
 Row = dict[str, Any]
 REPETITIONS = 3
@@ -110,12 +108,7 @@ def opened(name: str, fields: dict[str, Any]) -> Iterator[tuple[LLM, BenchEngine
     """Load a model; afterwards its memory is free again."""
     llm = LLM(name, **fields)
     try:
-        config = llm.resolved.config
-        yield llm, BenchEngine(
-            llm=llm, model=config.model, types={name: llm.facts[name] for name in TYPES},
-            weight_bytes=llm.facts["weight_bytes"], expert_bytes=expert_bytes(config),
-            kv_bytes_per_token=llm.facts["kv_bytes_per_token"], num_threads=1,
-        )  # fmt: skip
+        yield llm, BenchEngine(llm)
     finally:
         llm.shutdown()
         del llm
@@ -129,7 +122,8 @@ def _measured(case: Case, card: str, bytes_per_second: float, load: Load | None)
     with opened(case.name, case.fields) as (llm, engine):
         known = {
             "card": card, "model": case.label or case.name, "form": case.form,
-            "graphs": not llm.resolved.config.enforce_eager, "weight_bytes": engine.weight_bytes,
+            "graphs": not llm.resolved.config.enforce_eager,
+            "weight_bytes": llm.facts["weight_bytes"],
         }  # fmt: skip
         one = (1, 4, 8) if load is not None and load.streams < 16 else (1, 128, 128)
         yield known | decode(engine, *one, bytes_per_second)
@@ -143,11 +137,7 @@ def decode(
     engine: BenchEngine, streams: int, input_len: int, output_len: int, bytes_per_second: float
 ) -> Row:
     """Return the rate of a batch by the host's clock, from its first tokens to its last ones."""
-    read = step_bytes(
-        engine.model, dtype=engine.types["dtype"], weight_bytes=engine.weight_bytes,
-        expert_bytes=engine.expert_bytes, kv_bytes_per_token=engine.kv_bytes_per_token,
-        batch_size=streams, input_len=input_len, output_len=output_len,
-    )  # fmt: skip
+    read = engine.step_bytes(streams, input_len, output_len)
     samples = []
     for repetition in range(REPETITIONS + 1):
         prompts = token_prompts(streams, input_len, engine.vocab_size, [streams, repetition])

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from quire.bench.floor import StepBytes, step_bytes
 from quire.bench.split import Reading, read_stats
+from quire.core.config import EngineConfig
 from quire.core.errors import QuireError
 from quire.core.lora import LoRARequest
-from quire.core.model_config import ModelConfig
 from quire.core.outputs import RequestMetrics
 from quire.core.sampling_params import RequestOutputKind, SamplingParams
 from quire.models.memory import expert_bytes
@@ -27,23 +28,19 @@ TYPES = ("dtype", "quantization", "kv_cache_dtype", "isa")
 
 @dataclass(frozen=True, slots=True)
 class BenchEngine:
-    """An `LLM`, and the facts that benchmarks report about it.
-
-    Attributes:
-        types: dtype, quantization, kv_cache_dtype and isa, with the names that rows use.
-        weight_bytes: bytes of all weights in memory.
-        expert_bytes: bytes of the experts among them.
-        kv_bytes_per_token: bytes that one token adds to the KV cache.
-    """
+    """An `LLM`, and what benchmarks report about it."""
 
     llm: LLM
-    model: ModelConfig
-    types: dict[str, Any]
-    weight_bytes: int
-    expert_bytes: int
-    kv_bytes_per_token: int
-    num_threads: int
     clock: Callable[[], float] = time.monotonic
+
+    @property
+    def config(self) -> EngineConfig:
+        return self.llm.resolved.config
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """Return the types of numbers, and the instruction set, under the names that rows use."""
+        return {name: self.llm.facts[name] for name in TYPES}
 
     def reading(self) -> Reading:
         """Return the engine's counters after its latest step."""
@@ -55,7 +52,21 @@ class BenchEngine:
 
     @property
     def vocab_size(self) -> int:
-        return self.model.vocab_size
+        return self.config.model.vocab_size
+
+    def step_bytes(self, batch_size: int, input_len: int, output_len: int) -> StepBytes:
+        """Return the bytes that a decode step of such a batch moves; see `floor.step_bytes`."""
+        facts = self.llm.facts
+        return step_bytes(
+            self.config.model,
+            dtype=facts["dtype"],
+            weight_bytes=facts["weight_bytes"],
+            expert_bytes=expert_bytes(self.config),
+            kv_bytes_per_token=facts["kv_bytes_per_token"],
+            batch_size=batch_size,
+            input_len=input_len,
+            output_len=output_len,
+        )
 
     def generate(
         self, prompts: list[list[int]], output_len: int, lora_request: LoRARequest | None = None
@@ -102,15 +113,6 @@ def open_engine(args: argparse.Namespace) -> Iterator[BenchEngine]:
 
     llm = LLM(**asdict(EngineArgs.from_cli_args(args)))
     try:
-        config = llm.resolved.config
-        yield BenchEngine(
-            llm=llm,
-            model=config.model,
-            types={name: llm.facts[name] for name in TYPES},
-            weight_bytes=llm.facts["weight_bytes"],
-            expert_bytes=expert_bytes(config),
-            kv_bytes_per_token=llm.facts["kv_bytes_per_token"],
-            num_threads=config.num_threads,
-        )
+        yield BenchEngine(llm)
     finally:
         llm.shutdown()

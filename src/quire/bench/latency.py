@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from quire.bench import adapters, bandwidth
 from quire.bench.energy import EnergyMeter
 from quire.bench.engine import BenchEngine, open_engine
-from quire.bench.floor import in_turns, step_bytes
+from quire.bench.floor import in_turns
 from quire.bench.machine import peak_rss_bytes, portable_name
 from quire.bench.progress import progress
 from quire.bench.results.report import Row, summarise
@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> Row:
     adapters.enable(args)
     with (
         open_engine(args) as engine,
-        adapters.random_adapter(engine.model, args.lora_rank) as adapter,
+        adapters.random_adapter(engine.config.model, args.lora_rank) as adapter,
     ):
         settings: Row = {
             "model": portable_name(args.model),
@@ -40,8 +40,7 @@ def run(args: argparse.Namespace) -> Row:
             "input_len": args.input_len,
             "output_len": args.output_len,
             "batch_size": args.batch_size,
-            "weight_bytes": engine.weight_bytes,
-            "kv_bytes_per_token": engine.kv_bytes_per_token,
+            **{name: engine.llm.facts[name] for name in ("weight_bytes", "kv_bytes_per_token")},
         }
         one_batch(engine, args, repetition=-1)
         if adapter is not None:
@@ -113,17 +112,8 @@ def against_floor(
     Returns:
         the medians of all turns: `bandwidth_gb_s`, and the share of the memory floor.
     """
-    bytes_read = step_bytes(
-        engine.model,
-        dtype=engine.types["dtype"],
-        weight_bytes=engine.weight_bytes,
-        expert_bytes=engine.expert_bytes,
-        kv_bytes_per_token=engine.kv_bytes_per_token,
-        batch_size=args.batch_size,
-        input_len=args.input_len,
-        output_len=args.output_len,
-    )
-    with bandwidth.reading(engine.num_threads) as read:
+    bytes_read = engine.step_bytes(args.batch_size, args.input_len, args.output_len)
+    with bandwidth.reading(engine.config.num_threads) as read:
         steps = engine.steps(_prompts(engine, args, repetition), args.output_len)
         turns = list(in_turns(steps, read, args.batch_size)) or [(decode_tok_s, read())]
     shares = (bytes_read.floor_fraction(rate, args.batch_size, gb_s) for rate, gb_s in turns)

@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> Row:
                         {"http": http, "offline": offline, "http_over_offline": ratio}
                     )
                     bar.update()
-        types, width = engine.types, engine.model.hidden_size
+        types, width = engine.types, engine.config.model.hidden_size
     sizes = {name: getattr(args, name) for name in ("input_len", "output_len", "repetitions")}
     medians = {f"streams_{count}": fold(rows, statistics.median) for count, rows in samples.items()}
     for count in counts:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import field
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -226,41 +227,25 @@ class Search:
     def _measure(self, configuration: Configuration, stage: str) -> Trial:
         best = self._best
         trial = Trial(configuration, stage, [], None, "", self._predicted(configuration))
-        is_start = not self._trials
+        may_fail = bool(self._trials)
         self._trials[key(configuration)] = trial
 
         def guess() -> float | None:
             found = self.predictor.predict(configuration)
             return found.rate if found is not None and math.isfinite(found.rate) else None
 
-        try:
-            with self.bench(configuration) as measure:
-                found = best_rate(
-                    self._recorded(trial, measure),
-                    self.attainment,
-                    guess=guess,
-                    beat=best.best if best else None,
-                )
-        except QuireError as error:
-            if is_start:
-                raise
-            found = Found(None, f"it failed: {error}")
-        trial.best, trial.why = found.best, found.why
+        def find(measure: Measure) -> Found:
+            beat = best.best if best else None
+            return best_rate(measure, self.attainment, guess=guess, beat=beat)
+
+        learn = partial(self.predictor.learn, configuration)
+        _run(trial, self.bench, find, learn, may_fail=may_fail)
         if trial.predicted is None and trial.best is not None:
             trial.predicted = self._predicted(configuration)
         if trial.best is not None and (best is None or trial.goodput >= GAIN * best.goodput):
             self._best = trial
         self.report(trial)
         return trial
-
-    def _recorded(self, trial: Trial, measure: Measure) -> Measure:
-        def recorded(rate: float) -> Measurement:
-            found = measure(rate)
-            trial.runs.append(found)
-            self.predictor.learn(trial.configuration, found)
-            return found
-
-        return recorded
 
     def _prune(self, configuration: Configuration, why: str) -> None:
         predicted = self._predicted(configuration)
@@ -299,24 +284,36 @@ def grid(
             continue
         trial = Trial(configuration, "grid" if trials else "start", [], None, "")
         trials[key(configuration)] = trial
-        try:
-            with bench(configuration) as measure:
-                found = find(_recorded(measure, trial.runs), attainment)
-        except QuireError as error:
-            found = Found(None, f"it failed: {error}")
-        trial.best, trial.why = found.best, found.why
+        _run(trial, bench, lambda measure: find(measure, attainment))
         report(trial)
     good = [trial for trial in trials.values() if trial.best is not None]
     best = max(good, key=lambda trial: trial.goodput, default=None)
     return Result(list(trials.values()), pruned, best)
 
 
-def _recorded(measure: Measure, runs: list[Measurement]) -> Measure:
-    def recorded(rate: float) -> Measurement:
-        runs.append(measure(rate))
-        return runs[-1]
+def _run(
+    trial: Trial,
+    bench: Bench,
+    find: Callable[[Measure], Found],
+    learn: Callable[[Measurement], None] = lambda found: None,
+    *,
+    may_fail: bool = True,
+) -> None:
+    """Measure a trial's configuration at the rates that `find` asks for."""
 
-    return recorded
+    def recorded(rate: float) -> Measurement:
+        trial.runs.append(measure(rate))
+        learn(trial.runs[-1])
+        return trial.runs[-1]
+
+    try:
+        with bench(trial.configuration) as measure:
+            found = find(recorded)
+    except QuireError as error:
+        if not may_fail:
+            raise
+        found = Found(None, f"it failed: {error}")
+    trial.best, trial.why = found.best, found.why
 
 
 def describe(trial: Trial) -> str:

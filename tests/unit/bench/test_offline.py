@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,6 +41,9 @@ TYPES = {"dtype": "float32", "quantization": None, "kv_cache_dtype": "float32", 
 
 class FakeLLM:
     """Each call's first tokens come after 0.5 s, each later one after `step` seconds more."""
+
+    resolved = SimpleNamespace(config=SimpleNamespace(model=MODEL, num_threads=2))
+    facts = TYPES | {"weight_bytes": 10_000, "kv_bytes_per_token": 64}
 
     def __init__(self, steps: list[float]) -> None:
         self.steps = steps
@@ -101,17 +105,8 @@ class FakeLLM:
 def llm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
     fake = FakeLLM([9.0, 0.02, 0.01, 0.04])  # the first is the warm-up
     llm: Any = fake
-    engine = BenchEngine(
-        llm,
-        MODEL,
-        TYPES,
-        weight_bytes=10_000,
-        expert_bytes=0,
-        kv_bytes_per_token=64,
-        num_threads=2,
-        # One second was idle, and does not count.
-        clock=lambda: fake.stats.last_step + 1.0 + fake.stepped,
-    )
+    # One second was idle, and does not count.
+    engine = BenchEngine(llm, clock=lambda: fake.stats.last_step + 1.0 + fake.stepped)
 
     @contextmanager
     def opened(args: argparse.Namespace) -> Iterator[BenchEngine]:
