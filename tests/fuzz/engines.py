@@ -135,6 +135,20 @@ MODELS: dict[str, dict[str, Any]] = {
     "glm4-moe-lite": {"model_type": "glm4_moe_lite", **_LATENT},
     "minicpm3": {"model_type": "minicpm3", **_LATENT},
     "bitnet": {"model_type": "bitnet", "hidden_act": "relu2"},
+    "phi": {"model_type": "phi", "partial_rotary_factor": 0.4},
+    "ministral": {"model_type": "ministral", "sliding_window": WINDOW, "layer_types": _SLIDES},
+    "cwm": {"model_type": "cwm", "sliding_window": LONG_WINDOW, "layer_types": _SLIDES},
+    "vaultgemma": {"model_type": "vaultgemma", "sliding_window": WINDOW}
+    | {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 10.0},
+    "youtu": {"model_type": "youtu", **_LATENT},
+    "dots1": {"model_type": "dots1", "n_routed_experts": 4, "first_k_dense_replace": 1, **_EXPERTS}
+    | {"sliding_window": WINDOW, "layer_types": _SLIDES},
+    "minimax-m2": {"model_type": "minimax_m2", "num_local_experts": 4, **_EXPERTS},
+    "exaone-moe": {"model_type": "exaone_moe", "sliding_window": WINDOW, "layer_types": _SLIDES}
+    | _EXPERTS,
+    "solar-open": {"model_type": "solar_open", "n_routed_experts": 4, **_EXPERTS},
+    "granitemoeshared": {"model_type": "granitemoeshared", "shared_intermediate_size": 64}
+    | _EXPERTS,
     "lfm2": {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}
     | {"block_auto_adjust_ff_dim": False},
     "lfm2-moe": {"model_type": "lfm2_moe", "layer_types": ["conv", "full_attention"]}

@@ -106,6 +106,16 @@ FEW_CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("granite4-hybrid", "float16", "float16", "cpu"),
     ("falcon-h1", "bfloat16", "bfloat16", "cpu"),
     ("nemotron-h", "bfloat16", "bfloat16", "cpu"),
+    ("phi", "bfloat16", "bfloat16", "cpu"),
+    ("ministral", "bfloat16", "bfloat16", "cpu"),
+    ("cwm", "bfloat16", "int8", "cpu"),
+    ("vaultgemma", "bfloat16", "bfloat16", "cpu"),
+    ("youtu", "bfloat16", "int8", "cpu"),
+    ("dots1", "bfloat16", "bfloat16", "cpu"),
+    ("minimax-m2", "bfloat16", "bfloat16", "cpu"),
+    ("exaone-moe", "bfloat16", "int8", "cpu"),
+    ("solar-open", "bfloat16", "bfloat16", "cpu"),
+    ("granitemoeshared", "bfloat16", "bfloat16", "cpu"),
 ]
 """Of kernels that `CASES` have, and of the slow reference; fewer sequences say as much."""
 

@@ -28,13 +28,15 @@ pytestmark = pytest.mark.filterwarnings(
 NUM_TOKENS = 10
 MOE = [
     "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe", "glm4-moe", "ernie4_5-moe",
-    "granitemoe", "gpt-oss", "llama4", "phimoe",
+    "granitemoe", "gpt-oss", "llama4", "phimoe", "dots1", "minimax-m2", "exaone-moe", "solar-open",
+    "granitemoeshared",
 ]  # fmt: skip
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LATENT = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]
 TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
     "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
+    "phi": ["q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"],
     "opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
     "glm": [*ATTENTION, "gate_up_proj", "down_proj"],
     "glm4": [*ATTENTION, "gate_up_proj", "down_proj"],
@@ -44,7 +46,7 @@ TARGETS = {
     "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
     **dict.fromkeys(MOE, ATTENTION),
     "deepseek-v2": ["q_proj", *LATENT[2:]],
-    **dict.fromkeys(("deepseek-v3", "glm4-moe-lite", "minicpm3"), LATENT),
+    **dict.fromkeys(("deepseek-v3", "glm4-moe-lite", "minicpm3", "youtu"), LATENT),
 }
 RECURRENT = {
     "lfm2": ["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"],
@@ -125,6 +127,7 @@ MODELS = [
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
     "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet", "arcee", "cohere", "glm",
+    "phi", "ministral", "cwm", "vaultgemma", "youtu",
 ]  # fmt: skip
 
 

@@ -155,6 +155,16 @@ CASES = [
     ("glm4-moe-lite", BFLOAT16, BFLOAT16, "int8"),
     ("minicpm3", BFLOAT16, torch.float8_e4m3fn, None),
     ("bitnet", BFLOAT16, BFLOAT16, "int8"),
+    ("phi", BFLOAT16, INT8, None),
+    ("ministral", BFLOAT16, BFLOAT16, None),
+    ("cwm", BFLOAT16, BFLOAT16, None),
+    ("vaultgemma", BFLOAT16, BFLOAT16, "int8"),
+    ("youtu", BFLOAT16, BFLOAT16, "int8"),
+    ("dots1", BFLOAT16, BFLOAT16, "int4_g32"),
+    ("minimax-m2", BFLOAT16, BFLOAT16, "int8"),
+    ("exaone-moe", FLOAT32, FLOAT32, None),
+    ("solar-open", BFLOAT16, BFLOAT16, None),
+    ("granitemoeshared", BFLOAT16, BFLOAT16, "int8"),
 ]
 
 

@@ -248,6 +248,26 @@ DENSE_MODELS: dict[str, TinyModel] = {
             ),
         },
     ),
+    "ministral": TinyModel(
+        "ministral",
+        {
+            "head_dim": 24,
+            "sliding_window": 20,
+            "layer_types": ["sliding_attention", "full_attention"],
+        },
+    ),
+    "cwm": TinyModel("cwm", {"head_dim": 24, "sliding_window": 20, "eos_token_id": 0}),
+    "phi": TinyModel("phi", {"partial_rotary_factor": 0.4}),
+    "vaultgemma": TinyModel(
+        "vaultgemma",
+        {
+            "head_dim": 16,
+            "sliding_window": 20,
+            "query_pre_attn_scalar": 16,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 10.0,
+        },
+    ),
     "nemotron": TinyModel("nemotron", {"num_key_value_heads": 2}),
     "arcee": TinyModel("arcee", {"num_key_value_heads": 2}),
     "phi4-mini": TinyModel(

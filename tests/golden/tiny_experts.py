@@ -17,6 +17,8 @@ _LATENT: dict[str, Any] = {
     "moe_intermediate_size": 32,
 }
 
+_YOUTU = ("num_key_value_heads", *(name for name in _LATENT if "rank" in name or "head" in name))
+
 EXPERT_MODELS: dict[str, TinyModel] = {
     "qwen3-moe": TinyModel(
         "qwen3_moe",
@@ -230,4 +232,68 @@ EXPERT_MODELS: dict[str, TinyModel] = {
     ),
     "glm4-moe-lite": TinyModel("glm4_moe_lite", _LATENT | {"num_experts_per_tok": 3}),
     "minicpm3": TinyModel("minicpm3", _LATENT | {"scale_depth": 1.4}),
+    # Transformers sets the embedding of a padding token to 0 when it loads the weights.
+    "youtu": TinyModel(
+        "youtu", {k: v for k, v in _LATENT.items() if k in _YOUTU} | {"pad_token_id": None}
+    ),
+    "dots1": TinyModel(
+        "dots1",
+        {
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_shared_experts": 2,
+            "first_k_dense_replace": 1,
+            "routed_scaling_factor": 2.5,
+            "sliding_window": 20,
+            "max_window_layers": 1,
+            "norm_topk_prob": True,
+        },
+    ),
+    "minimax-m2": TinyModel(
+        "minimax_m2",
+        {
+            "head_dim": 24,
+            "rotary_dim": 12,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 3,
+            "eos_token_id": 0,
+        },
+    ),
+    "exaone-moe": TinyModel(
+        "exaone_moe",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "num_shared_experts": 2,
+            "sliding_window": 20,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
+    "solar-open": TinyModel(
+        "solar_open",
+        {
+            "head_dim": 16,
+            "attention_bias": True,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "granitemoeshared": TinyModel(
+        "granitemoeshared",
+        {
+            "num_local_experts": 6,
+            "shared_intermediate_size": 40,
+            "embedding_multiplier": 3.3,
+            "residual_multiplier": 0.22,
+            "attention_multiplier": 0.19,
+            "logits_scaling": 1.7,
+        },
+    ),
 }

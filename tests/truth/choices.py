@@ -28,14 +28,18 @@ from tests.truth.recurrent import RECURRENT
 
 _SCALINGS = {"phi3": "longrope", "ministral3": "yarn", "hunyuan_v1_dense": "dynamic"}
 """Scalings that a model type has in a way of its own."""
-_HALVES = ("glm", "glm4", "glm4_moe", "nemotron")
+_HALVES = ("glm", "glm4", "glm4_moe", "nemotron", "phi")
 """Model types that rotate a half of each head."""
 _HEAD_DIMS = {
     "gpt_oss": 64,
-    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "gemma4_text"), 256),
+    **dict.fromkeys(("gemma", "gemma2", "gemma3_text", "gemma4_text", "vaultgemma"), 256),
 } | dict.fromkeys(
-    ("qwen3", "seed_oss", "glm", "glm4", "ernie4_5", "internlm3", "ministral3", "llama4_text"), 128
-)
+    (
+        "qwen3", "seed_oss", "glm", "glm4", "ernie4_5", "internlm3", "ministral3", "llama4_text",
+        "cwm", "minimax_m2", "solar_open",
+    ),
+    128,
+)  # fmt: skip
 """Heads' widths where the config does not say, and they are not hidden_size / heads."""
 ARCHITECTURES: dict[str, Architecture] = DENSE | EXPERTS_OR_LATENT | LEARNED_POSITIONS | RECURRENT
 
@@ -124,7 +128,7 @@ def _rope(rng: Random, kind: str, config: Config) -> Config:
         usual = config.get("hidden_size", 64) // config.get("num_attention_heads", 4)
         head_dim = _HEAD_DIMS.get(kind, usual)
     usual_part = {"stablelm": 0.25, **dict.fromkeys(_HALVES, 0.5)}.get(kind, 1.0)
-    rotates_parts = kind in ("phi3", "stablelm", *_HALVES)
+    rotates_parts = kind in ("phi3", "stablelm", "minimax_m2", *_HALVES)
     partial = rng.choice((0.5, 1.0)) if rotates_parts and rng.random() < 0.4 else ABSENT
     rotary = int(head_dim * (usual_part if partial is ABSENT else partial))
     table, top = scaling(rng, rotary, _SCALINGS.get(kind, ""))

@@ -36,6 +36,42 @@ DENSE: dict[str, Architecture] = {
             "sliding_window": WINDOW,
         },
     ),
+    "phi": Architecture(
+        "Phi",
+        {k: v for k, v in GATED.items() if k not in ("rms_norm_eps", "hidden_act")}
+        | {
+            "layer_norm_eps": EPS,
+            "hidden_act": (*GELUS, "relu"),
+            "qk_layernorm": (*[ABSENT] * 8, False, True),
+        },
+    ),
+    "ministral": Architecture(
+        "Ministral",
+        GATED
+        | {
+            "head_dim": (8, 16),  # Transformers computes none from hidden_size
+            "sliding_window": WINDOW,
+            "layer_types": ("types", ABSENT, None),
+        },
+    ),
+    "cwm": Architecture(
+        "Cwm",
+        {k: v for k, v in GATED.items() if k != "hidden_act"}
+        | {
+            "bos_token_id": (1, 7),
+            "eos_token_id": (2, [2, 3]),
+            "mlp_bias": FLAG,
+            "sliding_window": (4, 9, 40, ABSENT),
+            "layer_types": ("types", ABSENT, ABSENT, None),
+        },
+        tasks=("generate",),
+    ),
+    "vaultgemma": Architecture(
+        "VaultGemma",
+        {k: v for k, v in GEMMA2.items() if k != "use_bidirectional_attention"}
+        | {"attn_logit_softcapping": (5.0, None, ABSENT)},
+        tasks=("generate",),
+    ),
     "stablelm": Architecture(
         "StableLm",
         {k: v for k, v in GATED.items() if k != "rms_norm_eps"}

@@ -12,7 +12,19 @@ from tests.truth.keys import (
     SPARSE,
     WINDOW,
     Architecture,
+    Choices,
 )
+
+_ROUTED: Choices = {
+    "n_routed_experts": (4, 8, 16),
+    "num_experts_per_tok": (1, 2, 3),
+    "moe_intermediate_size": (16, 24, 40),
+    "n_shared_experts": (1, 2, ABSENT),
+    "n_group": (1, 2, ABSENT),
+    "topk_group": (1, ABSENT),
+    "norm_topk_prob": FLAG,
+    "routed_scaling_factor": (1.0, 2.5, ABSENT),
+}
 
 EXPERTS_OR_LATENT: dict[str, Architecture] = {
     "mixtral": Architecture(
@@ -145,6 +157,74 @@ EXPERTS_OR_LATENT: dict[str, Architecture] = {
             "norm_topk_prob": FLAG,
             "routed_scaling_factor": (1.0, 2.5, ABSENT),
         },
+    ),
+    "dots1": Architecture(
+        "Dots1",
+        GATED
+        | _ROUTED
+        | {
+            "attention_bias": FLAG,
+            "n_shared_experts": (1, 2),
+            "first_k_dense_replace": (0, 1, ABSENT),
+            "sliding_window": WINDOW,
+            "max_window_layers": (0, 1, 2, ABSENT),
+            "layer_types": ("types", ABSENT, ABSENT, None),
+        },
+        tasks=("generate",),
+    ),
+    "solar_open": Architecture(
+        "SolarOpen", GATED | _ROUTED | {"attention_bias": FLAG}, tasks=("generate",)
+    ),
+    "exaone_moe": Architecture(
+        "ExaoneMoe",
+        GATED
+        | {k: v for k, v in _ROUTED.items() if k not in ("n_routed_experts", "n_shared_experts")}
+        | {
+            "num_experts": (4, 8, 16),
+            "num_shared_experts": (1, 2, ABSENT),
+            "first_k_dense_replace": (0, 1, ABSENT),
+            "sliding_window": (4, 9, 40, ABSENT),
+            "layer_types": ("types", ABSENT, ABSENT, None),
+        },
+        tasks=("generate",),
+    ),
+    "minimax_m2": Architecture(
+        "MiniMaxM2",
+        GATED
+        | {
+            "eos_token_id": (2, [2, 3]),
+            "bos_token_id": (1, None),
+            "num_local_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3),
+            "rotary_dim": (4, *[ABSENT] * 3),
+        },
+        tasks=("generate",),
+    ),
+    "granitemoeshared": Architecture(
+        "GraniteMoeShared",
+        {k: v for k, v in GATED.items() if k != "hidden_act"}
+        | {
+            "head_dim": (ABSENT,),
+            "attention_bias": FLAG,
+            "num_local_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3, ABSENT),
+            "shared_intermediate_size": (0, 24, 40, ABSENT),
+            "residual_multiplier": (0.22, 1.0, ABSENT),
+            "attention_multiplier": (0.2, ABSENT),
+            "logits_scaling": (8.0, 1.0, ABSENT),
+        },
+        tasks=("generate",),
+    ),
+    "youtu": Architecture(
+        "Youtu",
+        MLA
+        | {
+            "eos_token_id": (2, [2, 3]),
+            "pad_token_id": (None, ABSENT),  # Transformers sets its embedding to 0
+            "rope_interleave": (ABSENT, True, False),
+        },
+        heads=False,
+        tasks=("generate",),
     ),
     "deepseek_v2": Architecture(
         "DeepseekV2",

@@ -170,6 +170,31 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | _ROUTED
     | {"rope_interleave": False, "norm_topk_prob": False}
     | {"mlp_layer_types": ["dense", "sparse"] * 3, "topk_group": 1},
+    "phi": {k: v for k, v in _LLAMA.items() if k not in ("rms_norm_eps", "head_dim")}
+    | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "partial_rotary_factor": 1.0},
+    "ministral": _LLAMA | {"sliding_window": 20, "layer_types": _TYPES},
+    "cwm": _WIDE | {"mlp_bias": True, "sliding_window": 20, "layer_types": _TYPES},
+    "vaultgemma": _GEMMA2,
+    "youtu": _MLA | {"vocab_size": 300_000, "rope_interleave": False},
+    "dots1": _LLAMA
+    | _BIAS
+    | _ROUTED
+    | {"norm_topk_prob": True, "first_k_dense_replace": 2, "sliding_window": 20, "topk_group": 1}
+    | {"max_window_layers": 2, "layer_types": _TYPES},
+    "minimax_m2": _WIDE | {"num_local_experts": 12, "num_experts_per_tok": 3, "rotary_dim": 4},
+    "exaone_moe": _LLAMA
+    | {k: v for k, v in _ROUTED.items() if k not in ("n_routed_experts", "n_shared_experts")}
+    | {"num_experts": 24, "num_shared_experts": 3, "norm_topk_prob": False, "n_group": 2}
+    | {"topk_group": 1, "first_k_dense_replace": 2, "sliding_window": 20, "layer_types": _TYPES},
+    "solar_open": {k: v for k, v in _WIDE.items() if k != "intermediate_size"}
+    | _BIAS
+    | _ROUTED
+    | {"norm_topk_prob": False, "n_group": 2, "topk_group": 1},
+    "granitemoeshared": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
+    | _BIAS
+    | {"num_local_experts": 12, "num_experts_per_tok": 3, "shared_intermediate_size": 40}
+    | {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}
+    | {"logits_scaling": 1.5},
     "minicpm3": _MLA | {"scale_emb": 3, "scale_depth": 2.0, "dim_model_base": 32},
     "gpt2": _ENDS
     | {"vocab_size": 60_000, "n_embd": 128, "n_inner": 96, "n_layer": 6, "n_head": 32}
@@ -205,7 +230,7 @@ UNSUPPORTED_DEFAULTS = {
     "gemma4_text": ["layer_types"],
 }
 """Keys whose default is something that Quire does not compute, or that contradicts others."""
-_LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3")
+_LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
 _TANH = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}
 
 
@@ -241,10 +266,10 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         "logits_scale": get("logit_scale"),
         "output_bias": get("attention_out_bias"),
     }
+    needed = ("num_experts_per_tok", "n_group", "topk_group", "v_head_dim")
+    if None in [get(name, default=1) for name in needed]:
+        raise ValueError("Transformers cannot compute this")
     if experts := get("num_local_experts", "num_experts"):
-        needed = ("num_experts_per_tok", "n_group", "topk_group", "v_head_dim")
-        if None in [get(name, default=1) for name in needed]:
-            raise ValueError("Transformers cannot compute this")
         dense, step = get("mlp_only_layers") or (), get("decoder_sparse_step", default=1)
         step = get("moe_layer_interval", "interleave_moe_layer_step", default=step)
         first = get("first_k_dense_replace", "moe_layer_start_index", default=0)
@@ -259,7 +284,9 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
             get("moe_intermediate_size", "intermediate_size"),
             bool(get("norm_topk_prob", default=kind != "llama4_text")),
             get("n_shared_experts", default=0) * config.moe_intermediate_size
-            if kind in ("glm4_moe", *_LATENT)
+            if kind in ("glm4_moe", "dots1", "solar_open", *_LATENT)
+            else config.num_shared_experts * config.moe_intermediate_size
+            if kind == "exaone_moe"
             else get("moe_num_shared_experts") * config.moe_intermediate_size
             if kind == "ernie4_5_moe"
             else config.intermediate_size
