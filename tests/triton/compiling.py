@@ -241,6 +241,7 @@ def main() -> None:
         compiler.launch(kernel, *args, **given)
 
     JITFunction.run = run
+    torch.empty = torch.zeros  # no kernel writes: a token must not be NaN
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         launch_everything(dtype, compiler.capability, compiler.shared)
     print(len(compiler.compiled), "launches compiled:", *np.unique(compiler.compiled))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,19 +17,29 @@ from msgspec import structs
 from quire.bench.kernels import case
 from quire.bench.kernels.case import Variant
 from quire.cli.main import main
-from quire.core.layers import MoEConfig, RouteSpec
+from quire.core.layers import DeltaConfig, LatentConfig, MoEConfig, RouteSpec
 from quire.core.model_config import ModelConfig
 from quire.ops.graphs import Graph
-from quire.ops.metadata import AttentionRules
-from quire.ops.triton import attention, linear, tuning
+from quire.ops.metadata import AttentionRules, KVCache
+from quire.ops.triton import attention, latent, linear, recurrent, tuning
 from quire.ops.triton.provider import TritonOps
-from quire.ops.triton.tuning import Chosen, HeadTuning, TileTuning, TunedHeads, TunedTile
+from quire.ops.triton.tuning import (
+    Chosen,
+    HeadTuning,
+    StateTuning,
+    TileTuning,
+    TunedHeads,
+    TunedStates,
+    TunedTile,
+)
 from quire.ops.triton.weights import device_weight
 from quire.ops.tuning import save_tuning
 from quire.system.gpu_facts import Gpu
-from quire.tune.kernels import card
+from quire.tune.kernels import card, command
 from quire.tune.kernels.search import Found
 from tests.fake_device import FakeDevice
+from tests.kernels.fused_common import assert_same_bits
+from tests.kernels.recurrent_common import Case, one
 from tests.triton.on_fake_device import Launches, launching
 from tests.triton.test_attention import filled, metadata
 from tests.triton.test_products import quantized, rows
@@ -162,6 +174,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, name: str, call: Callable[[], torch.Te
         result = call()
         patch.setattr(tuning.Chosen, "has_tiles", False)
         patch.setattr(tuning.Chosen, "heads", lambda *_: HeadTuning())
+        patch.setattr(tuning.Chosen, "states", lambda *_: StateTuning())
         call()
     return Seen(result, differs=launches[0] != launches[1])
 
@@ -186,6 +199,55 @@ def test_values_of_attention_change_no_bit(
     used = seen(monkeypatch, "attention", lambda: attention.paged_attention(q, cache, meta, rules))
     assert torch.equal(used.result, own)
     assert used.differs
+
+
+@pytest.mark.parametrize("values", [{"stages": 1}, {"waves": -1}], ids=str)
+def test_values_of_latent_attention_change_no_bit(
+    values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "SEGMENT", 64)
+    meta = metadata([150, 70], [1, 1], 16)
+    rows_of = torch.Generator().manual_seed(6)
+    shape = int(meta.block_tables.max()) + 1, 1, 16, 24
+    cache: Any = KVCache(torch.randn(shape, generator=rows_of).half(), None)
+    q, turned = (torch.randn(2, 4, n, generator=rows_of).half() for n in (16, 8))
+    own = latent.latent_attention(q, turned, cache, meta, 0.2)
+    entry = TunedHeads(4, 1, 24, "float16", HeadTuning(**values), 0.0)
+    tuning.chosen(CPU).use(structs.replace(tuning.untuned(CPU), attention=[entry]))
+    call = partial(latent.latent_attention, q, turned, cache, meta, 0.2)
+    used = seen(monkeypatch, "attention", call)
+    assert torch.equal(used.result, own)
+    assert used.differs
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "values"),
+    [
+        ("causal_conv1d", (300, 4, "silu"), {"channels": 128}),
+        ("gated_delta_rule", (1, 2, 16, 24), {"stages": 1}),
+        ("mamba2_scan", (1, 2, 16, 24), {"stages": 4}),
+    ],
+)
+def test_values_of_recurrent_ops_change_no_bit(
+    op: str, shape: tuple[Any, ...], values: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, results = Case(op, 5, shape, torch.float32), []
+    before = case.state(2)
+    sizes = {"causal_conv1d": (3, 300)}.get(op, (16, 24))
+    entry = TunedStates(op, *sizes, StateTuning(**values), 0.0)
+
+    def call() -> torch.Tensor:
+        state = before.clone()
+        found = getattr(recurrent, op)(*case.rows, case.rules, state, one(5, 1, 0))
+        results.append((found, state))
+        return found
+
+    call()
+    tuning.chosen(CPU).use(structs.replace(tuning.untuned(CPU), recurrent=(entry,)))
+    assert seen(monkeypatch, op, call).differs
+    for found in results[1:]:
+        for a, b in zip(found, results[0], strict=True):
+            assert_same_bits(a, b)
 
 
 class TimedGraph:
@@ -256,6 +318,37 @@ def test_the_card_s_clock_chooses(
     out = capsys.readouterr().out
     assert "25.0% faster with stages 5" in out
     assert "left out" not in out
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "latent": {"latent": LatentConfig(16, 8, 8, 8, None), "num_key_value_heads": 1, "head_dim": 24},
+    "recurrent": {"recurrent": DeltaConfig(2, 4, 8, 16, 4)},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_of_each_kind_are_tuned(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Latent attention and recurrent layers have entries of their own."""
+    model = replace(ModelConfig("mixtral", 50, 32, 64, 1, 4, 2, 8, 256), **KINDS[kind])
+    variant = Variant(0, "float16", "triton")
+    monkeypatch.setattr(command, "variants", lambda *given: [(variant, model)])
+
+    def cost(launch: tuple[Any, ...]) -> float:
+        fast = {"attention": "('num_stages', 1)", "gated_delta_rule": "('stages', 2)"}
+        return 0.5e-3 if fast.get(launch[0], "no") in launch[-40:] else 1e-3
+
+    op = "attention" if kind == "latent" else "recurrent"
+    assert tune(monkeypatch, cost, "--op", op, "--rows", "1", "20", "--output", str(tmp_path)) == 0
+    (file,) = tmp_path.glob("*.json")
+    found = tuning.read(file.read_bytes())
+    if kind == "latent":
+        expected: Any = TunedHeads(4, 1, 24, "float16", HeadTuning(stages=1), 1.0)
+        assert found.attention == [expected]
+    else:
+        expected = TunedStates("gated_delta_rule", 8, 16, StateTuning(stages=2), 1.0)
+        assert found.recurrent == (expected,)
 
 
 def test_dense_products_of_coded_weights_are_tuned_once(

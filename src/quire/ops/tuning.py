@@ -132,14 +132,14 @@ class Tuning(msgspec.Struct, Generic[P, A], frozen=True, forbid_unknown_fields=T
     version: int = VERSION
 
     def with_results(
-        self: T, measured: Collection[Shape], gemm: Collection[P], attention: Collection[A]
+        self: T, measured: Collection[Shape], gemm: Collection[P], others: Collection[A]
     ) -> T:
         """Return a copy in which these results replace all others of the `measured` shapes.
 
         Of several results for one shape and range of rows, as of two models, the last counts.
         """
         products = [t for t in self.gemm if t.shape not in measured] + [*gemm]
-        attentions = [t for t in self.attention if t.shape not in measured] + [*attention]
+        attentions = [t for t in self.attention if t.shape not in measured] + [*others]
         one_each = {(t.shape, t.rows): t for t in products}, {t.shape: t for t in attentions}
         return msgspec.structs.replace(
             self,
@@ -200,7 +200,7 @@ def load(empty: T, read: Callable[[bytes], T]) -> T:
     except ValueError as error:
         logger.warning("kernels: %s is not used: %s", file, error)
         return empty
-    count = len(found.gemm) + len(found.attention)
+    count = len(found.gemm) + len(found.attention) + len(getattr(found, "recurrent", ()))
     logger.info("kernels: %d shapes tuned for this machine, from %s", count, file)
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from quire.bench.kernels.case import Case, copies
 from quire.bench.kernels.cases import Cases, Setting
 from quire.core.dtypes import FLOAT32, HostArray
+from quire.core.layers import DeltaConfig, Mamba2Config, ShortConvConfig
+from quire.core.model_config import ModelConfig
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 from quire.ops.metadata import (
@@ -27,7 +29,7 @@ Call = Callable[[Ops, Array, AttentionMetadata], object]
 _LEAST_PREFILL = 16
 
 
-class _Op(NamedTuple):
+class Op(NamedTuple):
     """An op of one model: its shapes, and its arguments for some rows.
 
     Attributes:
@@ -43,14 +45,14 @@ class _Op(NamedTuple):
     bind: Callable[[Setting, int], Call]
 
 
-def recurrent(s: Setting) -> Cases:
+def recurrent(s: Setting, ops: Sequence[Op] | None = None) -> Cases:
     """Yield decode (one token per sequence, `rows` sequences) and prefill (`rows` tokens)."""
-    for op in _OPS:
+    for op in _OPS if ops is None else ops:
         yield [_case(s, op, "decode", r, 1) for r in s.rows if r <= s.max_num_seqs]
         yield [_case(s, op, "prefill", 1, r) for r in s.rows if r >= _LEAST_PREFILL]
 
 
-def _case(s: Setting, op: _Op, name: str, sequences: int, new: int) -> Case:
+def _case(s: Setting, op: Op, name: str, sequences: int, new: int) -> Case:
     """Return a case of `sequences` with `new` tokens each, whose states are changed in place."""
     rows = sequences * new
     state_bytes = 4 * int(np.prod(op.state)) * sequences
@@ -82,7 +84,7 @@ def _step(s: Setting, turn: int, sequences: int, new: int) -> AttentionMetadata:
     )
 
 
-def _convolution(model: str, channels: int, width: int, kind: Literal["silu", "gated"]) -> _Op:
+def _convolution(model: str, channels: int, width: int, kind: Literal["silu", "gated"]) -> Op:
     parts = 3 if kind == "gated" else 1
 
     def bind(s: Setting, rows: int) -> Call:
@@ -91,10 +93,10 @@ def _convolution(model: str, channels: int, width: int, kind: Literal["silu", "g
         return lambda ops, state, meta: ops.causal_conv1d(x, conv, state, meta)
 
     state, flops = conv_state_shape(channels, width), 2 * channels * width
-    return _Op("causal_conv1d", model, state, (parts + 1) * channels, flops, bind)
+    return Op("causal_conv1d", model, state, (parts + 1) * channels, flops, bind)
 
 
-def _delta_rule(model: str, key_heads: int, heads: int, key_dim: int, value_dim: int) -> _Op:
+def _delta_rule(model: str, key_heads: int, heads: int, key_dim: int, value_dim: int) -> Op:
     columns = 2 * key_heads * key_dim + heads * value_dim
 
     def bind(s: Setting, rows: int) -> Call:
@@ -105,10 +107,10 @@ def _delta_rule(model: str, key_heads: int, heads: int, key_dim: int, value_dim:
 
     state = matrix_state_shape(heads, key_dim, value_dim)
     flops = 7 * heads * key_dim * value_dim
-    return _Op("gated_delta_rule", model, state, columns + heads * value_dim, flops, bind)
+    return Op("gated_delta_rule", model, state, columns + heads * value_dim, flops, bind)
 
 
-def _mamba2(model: str, groups: int, heads: int, state_dim: int, head_dim: int) -> _Op:
+def _mamba2(model: str, groups: int, heads: int, state_dim: int, head_dim: int) -> Op:
     columns = 2 * groups * state_dim + heads * head_dim
 
     def bind(s: Setting, rows: int) -> Call:
@@ -119,7 +121,22 @@ def _mamba2(model: str, groups: int, heads: int, state_dim: int, head_dim: int) 
 
     state = matrix_state_shape(heads, state_dim, head_dim)
     flops = 5 * heads * state_dim * head_dim
-    return _Op("mamba2_scan", model, state, columns + heads * head_dim, flops, bind)
+    return Op("mamba2_scan", model, state, columns + heads * head_dim, flops, bind)
+
+
+def of_model(model: ModelConfig) -> list[Op]:
+    """Return the ops of a model's own recurrent layers."""
+    found, name = model.recurrent, model.architecture
+    if isinstance(found, ShortConvConfig):
+        return [_convolution(name, found.channels, found.width, "gated")]
+    if isinstance(found, DeltaConfig):
+        heads = found.key_heads, found.value_heads, found.key_dim, found.value_dim
+        conv = _convolution(name, found.channels, found.width, "silu")
+        return [conv, _delta_rule(name, *heads)]
+    if isinstance(found, Mamba2Config):
+        sizes = found.groups, found.heads, found.state_dim, found.head_dim
+        return [_convolution(name, found.channels, found.width, "silu"), _mamba2(name, *sizes)]
+    return []
 
 
 def _ones(s: Setting, count: int) -> Any:

@@ -10,10 +10,13 @@ from quire.ops.torch_ops import latent as plain
 from quire.ops.triton import attention, launch, tables
 from quire.ops.triton.kernels import latent as kernels
 from quire.ops.triton.launch import COMPUTE, overlap, power_of_two
+from quire.ops.triton.tuning import chosen
 
 ROWS = 64
 """Rows of a tile: heads, and tokens where a token has fewer."""
 STAGES = 2
+LARGE = 217 << 10
+"""Shared memory that holds two tiles of 64 keys: half the reads of queries of tiles of 32."""
 SMALL = 128 << 10
 """Shared memory that is too small for tiles of 64 rows."""
 
@@ -63,16 +66,20 @@ def latent_attention(
     if not supported(cache, rope):
         return plain.latent_attention(q, q_rope, cache, meta, scale)
     # A tile of latents must fit into a processor's shared memory.
-    wide = q.dtype == torch.float32 or launch.shared_bytes(q.device) < SMALL
-    rows, keys = (16, 16) if wide else (ROWS, 32)
+    room = launch.shared_bytes(q.device)
+    wide = q.dtype == torch.float32 or room < SMALL
+    rows, keys = (16, 16) if wide else (ROWS, 64 if room >= LARGE else 32)
+    stages = 1 if wide else STAGES
     block_heads = min(power_of_two(heads), rows)
     tiles = tables.table(meta, q.device, tables.tiles, rows // block_heads)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not len(tiles):
         return out
     head_blocks = -(-heads // block_heads)
+    sizes = chosen(q.device).heads(heads, 1, columns, attention.cache_name(cache))
+    waves = max(sizes.waves, 0) if sizes.waves else attention.WAVES
     split = attention.Split.of(
-        tables.longest(meta), len(tiles) * head_blocks, (len(q), heads, latent), q.device
+        tables.longest(meta), len(tiles) * head_blocks, (len(q), heads, latent), q.device, waves
     )
     compute = q.dtype if cache.k.dtype == q.dtype or cache.k.itemsize == 1 else torch.float32
     block_latent = max(power_of_two(latent), 16)
@@ -83,7 +90,7 @@ def latent_attention(
         block_size=block_size, rope=rope, latent=latent, rows=rows, block_heads=block_heads,
         block_rope=max(power_of_two(rope), 16), block_latent=block_latent, keys=keys,
         segment=attention.SEGMENT, split=split.on, lift=attention.lift(cache),
-        compute=COMPUTE[compute], num_warps=8, num_stages=1 if wide else STAGES,
+        compute=COMPUTE[compute], num_warps=8, num_stages=sizes.stages or stages,
         enable_fp_fusion=False, **overlap(q.device),
     )  # fmt: skip
     if split.on:

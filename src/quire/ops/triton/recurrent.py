@@ -9,8 +9,11 @@ from quire.ops.metadata import AttentionMetadata, Convolution, DeltaRules, Gated
 from quire.ops.triton import tables
 from quire.ops.triton.kernels import recurrent as kernels
 from quire.ops.triton.launch import power_of_two, warps
+from quire.ops.triton.tuning import chosen
 
 CHANNELS = 512
+STAGES = 3
+"""Tokens whose rows are loaded ahead: a state takes them in turn, and would wait for each."""
 COLUMNS = 32
 """Columns of a state that one program owns: with 128 rows, 32 numbers for each of 128 threads."""
 
@@ -23,7 +26,8 @@ def causal_conv1d(
     width, channels = weight.shape
     out = torch.empty((len(x), channels), dtype=x.dtype, device=x.device)
     if len(x):
-        block = min(CHANNELS, power_of_two(channels))
+        sizes = chosen(x.device).states("causal_conv1d", width - 1, channels)
+        block = min(sizes.channels or CHANNELS, power_of_two(channels))
         kernels.causal_conv1d[(len(x), -(-channels // block))](
             x[:, first:], weight, bias, state,
             tables.table(meta, x.device, tables.state_rows),
@@ -54,7 +58,7 @@ def gated_delta_rule(
             out, qkv.stride(0), decay.stride(0), beta.stride(0), rules.decay, rules.beta,
             heads, rules.key_heads, key_dim**-0.5, key_dim=key_dim, value_dim=value_dim,
             by_row=len(rules.bias) > heads, block_key=power_of_two(key_dim), block_value=block,
-            enable_fp_fusion=False,
+            stages=_stages("gated_delta_rule", state), enable_fp_fusion=False,
         )  # fmt: skip
     return out
 
@@ -78,9 +82,14 @@ def mamba2_scan(
             out, xbc.stride(0), dt.stride(0), rules.first, heads, rules.groups,
             *map(float, rules.limits),
             state_dim=state_dim, head_dim=head_dim, block_state=power_of_two(state_dim),
-            block_head=block, enable_fp_fusion=False,
+            block_head=block, stages=_stages("mamba2_scan", state), enable_fp_fusion=False,
         )  # fmt: skip
     return out
+
+
+def _stages(op: str, state: Tensor) -> int:
+    """Return how many tokens' rows are loaded ahead, for a state [slots, heads, rows, columns]."""
+    return chosen(state.device).states(op, *state.shape[2:]).stages or STAGES
 
 
 def gated_norm(x: Tensor, gate: Tensor, norm: GatedNorm[Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ A field is here only if a row's sums do not depend on it:
   `warps` share a tile's rows and columns, never k. `stages` and `early` say when a weight is read.
   `waves` says which programs add the segments, which are cut at the same places and added in order.
 - attention: `stages`, and `waves` as above; `prompt_rows` cuts the rows of a prompt.
+- recurrent layers: `stages` as above; `channels` cuts the result of a convolution.
 
 Not here, because bits depend on them: the segments of columns and of keys, the keys of a tile, the
 warps that share a row of keys or of a norm. Columns that are added at a time are not here either:
@@ -14,9 +15,9 @@ a card's matrix units add them in order, but the interpreter cannot show it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import msgspec
 from msgspec import Meta
@@ -65,6 +66,18 @@ class HeadTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     prompt_stages: _Stages = 0
 
 
+class StateTuning(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Of a recurrent op; 0 is the kernel's own value.
+
+    Attributes:
+        stages: tokens whose rows are loaded ahead, of ops with a matrix state.
+        channels: of a program, of a convolution.
+    """
+
+    stages: _Stages = 0
+    channels: Literal[0, 128, 256, 512, 1024] = 0
+
+
 class TunedTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A product of a weight [n, k] with `rows[0]` to `rows[1]` rows; of experts, rows of a tile.
 
@@ -102,8 +115,35 @@ class TunedHeads(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "attention", self.heads, self.kv_heads, self.head_dim, self.kv_dtype
 
 
+class TunedStates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A recurrent op with a state of `rows` times `columns`: width − 1 and channels of a
+    convolution, else those of a head's matrix."""
+
+    op: str
+    rows: int
+    columns: int
+    tuning: StateTuning
+    gain: float
+
+    @property
+    def shape(self) -> Shape:
+        return "recurrent", self.op, self.rows, self.columns
+
+
 class CardTuning(Tuning[TunedTile, TunedHeads], frozen=True, forbid_unknown_fields=True):
     """All that is tuned for Triton's kernels on one kind of GPU."""
+
+    recurrent: tuple[TunedStates, ...] = ()
+
+    def with_results(
+        self, measured: Collection[Shape], gemm: Collection[TunedTile], others: Collection[Any]
+    ) -> Self:
+        """See `Tuning.with_results`; `others` are of attention and of recurrent layers."""
+        heads = [entry for entry in others if isinstance(entry, TunedHeads)]
+        states = {t.shape: t for t in self.recurrent if t.shape not in measured}
+        states |= {t.shape: t for t in others if isinstance(t, TunedStates)}
+        kept = tuple(states[shape] for shape in sorted(states))
+        return msgspec.structs.replace(super().with_results(measured, gemm, heads), recurrent=kept)
 
 
 class Chosen:
@@ -118,6 +158,7 @@ class Chosen:
         for entry in tuning.gemm:
             self._tiles.setdefault(entry.shape, []).append(entry)
         self._heads: Mapping[Shape, HeadTuning] = {t.shape: t.tuning for t in tuning.attention}
+        self._states: Mapping[Shape, StateTuning] = {t.shape: t.tuning for t in tuning.recurrent}
 
     @property
     def has_tiles(self) -> bool:
@@ -136,8 +177,12 @@ class Chosen:
             return _OWN_HEADS
         return self._heads.get(("attention", heads, kv_heads, width, kv_dtype), _OWN_HEADS)
 
+    def states(self, op: str, rows: int, columns: int) -> StateTuning:
+        """Return the sizes of a recurrent op; see `TunedStates`."""
+        return self._states.get(("recurrent", op, rows, columns), _OWN_STATES)
 
-_OWN_TILE, _OWN_HEADS = TileTuning(), HeadTuning()
+
+_OWN_TILE, _OWN_HEADS, _OWN_STATES = TileTuning(), HeadTuning(), StateTuning()
 
 
 def untuned(device: torch.device) -> CardTuning:

@@ -17,6 +17,7 @@ import numpy as np
 
 from quire.bench.kernels import attention as attention_cases
 from quire.bench.kernels import experts as expert_cases
+from quire.bench.kernels import recurrent as recurrent_cases
 from quire.bench.kernels.case import Call, Variant
 from quire.bench.kernels.cases import Setting
 from quire.bench.kernels.rounded import rounded
@@ -27,8 +28,10 @@ from quire.ops.triton.tuning import (
     CardTuning,
     Chosen,
     HeadTuning,
+    StateTuning,
     TileTuning,
     TunedHeads,
+    TunedStates,
     TunedTile,
     read,
 )
@@ -145,9 +148,9 @@ def setting_of(
 
 
 def tasks(op: str, bench: Bench, setting: Setting) -> Iterator[Task]:
-    """Yield what to tune of an op, "gemm" or "attention"."""
-    if op == "attention":
-        yield from attention(bench, setting)
+    """Yield what to tune of an op, "gemm", "attention" or "recurrent"."""
+    if op != "gemm":
+        yield from (attention if op == "attention" else recurrent)(bench, setting)
         return
     for product in layers(setting):
         yield _product(bench, product, setting)
@@ -231,15 +234,16 @@ def _tile_task(
 
 
 def attention(bench: Bench, setting: Setting) -> Iterator[Task]:
-    """Yield attention with the model's heads, tokens and prompts together; none over latents."""
+    """Yield attention with the model's heads, tokens and prompts together."""
     m, variant = setting.model, setting.variant
-    if m.latent is not None:
-        return
     name = variant.kv_cache_dtype
     kv_dtype = variant.dtype if name in (None, "auto") else str(name)
     if kv_dtype != "int4":
         kv_dtype = str(dtype_of(kv_dtype))
     heads = m.num_attention_heads, m.num_key_value_heads, m.head_dim, kv_dtype
+    fields: dict[str, Sequence[int]] = {"stages": (1, 2, 3, 4), "waves": _WAVES}
+    if m.latent is None:
+        fields |= {"prompt_rows": (64, 128), "prompt_stages": (1, 2, 3, 4)}
 
     def entry(values: Any, gain: float) -> TunedHeads:
         return TunedHeads(*heads, HeadTuning(**values), gain)
@@ -248,15 +252,38 @@ def attention(bench: Bench, setting: Setting) -> Iterator[Task]:
     subject = _subject(
         bench,
         [case.call for case in cases],
-        {
-            "stages": (1, 2, 3, 4), "waves": _WAVES, "prompt_rows": (64, 128),
-            "prompt_stages": (1, 2, 3, 4),
-        },
+        fields,
         lambda values: _with(bench.empty, attention=[entry(values, 0.0)]),
         _CACHES,
     )  # fmt: skip
     label = f"attention {heads[0]}/{heads[1]}x{heads[2]} {kv_dtype}"
     yield Task(label, ("attention", *heads), subject, lambda found: entry(found.values, found.gain))
+
+
+def recurrent(bench: Bench, setting: Setting) -> Iterator[Task]:
+    """Yield the ops of the model's recurrent layers, with tokens and prompts together."""
+    for op in recurrent_cases.of_model(setting.model):
+        yield _states(bench, setting, op)
+
+
+def _states(bench: Bench, setting: Setting, op: recurrent_cases.Op) -> Task:
+    *_, rows, columns = op.state
+
+    def entry(values: Any, gain: float) -> TunedStates:
+        return TunedStates(op.name, rows, columns, StateTuning(**values), gain)
+
+    fields: dict[str, Sequence[int]] = {"stages": (1, 2, 3, 4)}
+    if op.name == "causal_conv1d":
+        fields = {"channels": (128, 256, 512, 1024)}
+    cases = [case for group in recurrent_cases.recurrent(setting, [op]) for case in group]
+    subject = _subject(
+        bench, [case.call for case in cases], fields,
+        lambda values: _with(bench.empty, recurrent=(entry(values, 0.0),)), _CACHES,
+    )  # fmt: skip
+    return Task(
+        f"{op.name} {rows}x{columns}", ("recurrent", op.name, rows, columns), subject,
+        lambda found: entry(found.values, found.gain),
+    )  # fmt: skip
 
 
 def _subject(

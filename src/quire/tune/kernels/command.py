@@ -29,7 +29,7 @@ from quire.tune.kernels.search import Found, search
 from quire.tune.kernels.subjects import Task, attention, products
 
 _ROWS = [1, 8, 32, 128]
-_TYPES = {"gemm": "quantization", "attention": "kv_cache_dtype"}
+_TYPES = {"gemm": "quantization", "attention": "kv_cache_dtype", "recurrent": "kv_cache_dtype"}
 """Op → the flag that changes it, in addition to `--dtype`."""
 
 Tasks = Callable[[str, ModelConfig, Variant], Iterator[Task]]
@@ -75,6 +75,8 @@ def _found_here(args: argparse.Namespace) -> Iterator[Outcome]:
         ops = load_rounded(isa, threads, variant.quantization)
         random = np.random.default_rng(args.seed)
         setting = Setting(model, ops, variant, rows, args.context, 16, max(rows), random=random)
+        if op == "recurrent":  # their native kernels have no such sizes
+            return iter(())
         return products(setting) if op == "gemm" else attention(setting, threads)
 
     def find(task: Task) -> Found | None:
@@ -186,7 +188,7 @@ def _write(found: Iterator[Outcome], known: Tuning[Any, Any], output: Path | Non
     tuning = known.with_results(
         shapes,
         [entry for entry in entries if entry.shape[0] == "gemm"],
-        [entry for entry in entries if entry.shape[0] == "attention"],
+        [entry for entry in entries if entry.shape[0] != "gemm"],
     )
     print(f"{len(entries)} of {count} gained.", end=" ")
     if tuning == known:

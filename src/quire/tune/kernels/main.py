@@ -7,7 +7,7 @@ from pathlib import Path
 
 from quire.resolve.flags import Flags, count
 
-OPS = ("gemm", "attention")
+OPS = ("gemm", "attention", "recurrent")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add = Flags(parser)
     add("--model", ["qwen3-0.6b"], "presets or models whose shapes to tune")
-    add("--op", OPS, "what to tune (default: both)", choices=OPS)
+    add("--op", OPS, "what to tune (default: all; recurrent layers on a GPU alone)", choices=OPS)
     devices = ("auto", "cpu", "cuda")
     add("--device", "auto", "whose kernels to tune: a GPU's if there is one", choices=devices)
     add(

@@ -95,7 +95,7 @@ def gated_delta_rule(
     qkv, decay, beta, rate, bias, state, sequences, targets, out, qkv_stride, decay_stride,
     beta_stride, decay_first, beta_first, heads, key_heads, scale,
     key_dim: tl.constexpr, value_dim: tl.constexpr, by_row: tl.constexpr,
-    block_key: tl.constexpr, block_value: tl.constexpr,
+    block_key: tl.constexpr, block_value: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
     """Some columns of one head's state, over the tokens of one sequence.
 
@@ -112,7 +112,7 @@ def gated_delta_rule(
     speed = tl.load(rate + head)
     key_head = head // (heads // key_heads)
     begin = tl.load(entry).to(tl.int64)
-    for token in range(tl.load(entry + 1) - tl.load(entry)):
+    for token in tl.range(0, tl.load(entry + 1) - tl.load(entry), num_stages=stages):
         row = begin + token
         tokens = qkv + row * qkv_stride
         q = _unit(tokens + key_head * key_dim, key_at, key_live) * scale
@@ -142,7 +142,7 @@ def mamba2_scan(
     xbc, dt, rate, skip, bias, state, sequences, targets, out, xbc_stride, dt_stride, first,
     heads, groups, least, most,
     state_dim: tl.constexpr, head_dim: tl.constexpr, block_state: tl.constexpr,
-    block_head: tl.constexpr,
+    block_head: tl.constexpr, stages: tl.constexpr,
 ):  # fmt: skip
     """Some columns of one head's state, over the tokens of one sequence."""
     entry = sequences + tl.program_id(0) * 3
@@ -156,7 +156,7 @@ def mamba2_scan(
     speed, shift, straight = tl.load(rate + head), tl.load(bias + head), tl.load(skip + head)
     group = head // (heads // groups)
     begin = tl.load(entry).to(tl.int64)
-    for token in range(tl.load(entry + 1) - tl.load(entry)):
+    for token in tl.range(0, tl.load(entry + 1) - tl.load(entry), num_stages=stages):
         row = begin + token
         tokens = xbc + row * xbc_stride
         x = tl.load(tokens + head * head_dim + at, live, 0.0).to(tl.float32)
