@@ -52,15 +52,6 @@ def pack(
     )
 
 
-def pack_both(
-    kernels: Kernels, up: Tensor, down: Tensor, kind: str, experts: int
-) -> tuple[PackedLinear, PackedLinear]:
-    return (
-        pack(kernels, up, kind, None, "silu_mul", experts),
-        pack(kernels, down, kind, None, "none", experts),
-    )
-
-
 def draw_weights(
     g: torch.Generator, dtype: torch.dtype, count: int, hidden: int, width: int, gates: int = 2
 ) -> tuple[Tensor, Tensor]:

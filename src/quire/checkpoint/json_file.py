@@ -13,29 +13,16 @@ from quire.core.errors import CheckpointError
 MAX_JSON_BYTES = 256 << 20
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in `path`.
+def read_json(path: Path, kind: type[Any] = dict) -> Any:
+    """Return the JSON object in `path`, or the list if `kind` is `list`.
 
     Raises:
-        CheckpointError: the file is unreadable, too large or not a JSON object; names it.
+        CheckpointError: the file is unreadable, too large or nothing of this kind; names it.
     """
-    content = _read(path, dict)
-    assert isinstance(content, dict)
-    return content
-
-
-def read_json_list(path: Path) -> list[Any]:
-    """Return the JSON list in `path`; raises as `read_json`."""
-    content = _read(path, list)
-    assert isinstance(content, list)
-    return content
-
-
-def _read(path: Path, kind: type) -> object:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise ValueError(f"it is larger than {MAX_JSON_BYTES >> 20} MiB")
-        content: object = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(content, kind):
             raise ValueError("it is not a JSON object" if kind is dict else "it is no JSON list")
     except (OSError, ValueError, RecursionError) as error:
@@ -53,7 +40,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: as `read_json`, and for what no message can hold.
     """
-    content = read_json(path)
+    content: dict[str, Any] = read_json(path)
     try:
         msgspec.msgpack.encode(content)
     except (OverflowError, ValueError, RecursionError) as error:

@@ -15,7 +15,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
-from quire.checkpoint.json_file import read_json, read_json_list
+from quire.checkpoint.json_file import read_json
 from quire.core.errors import CheckpointError, UnsupportedModelError
 from quire.core.model_config import DenseConfig, PoolingType
 from quire.system.records import dataclass
@@ -67,7 +67,7 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
     if not (folder / "modules.json").is_file():
         return None
     pooling, dense, normalize = None, list[DenseConfig](), False
-    for module in read_json_list(folder / "modules.json"):
+    for module in read_json(folder / "modules.json", list):
         kind = str(module.get("type", "")).rpartition(".")[2] if isinstance(module, dict) else ""
         if kind == "LogitScore":  # a reranker that answers with a token: a model that generates
             return None

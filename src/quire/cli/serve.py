@@ -18,7 +18,7 @@ from quire.cli.template import add_chat_template_flag, chat_template
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.field_flags import parse_size
-from quire.resolve.flags import Flags, add_engine_flags
+from quire.resolve.flags import Flags, add_engine_flags, from_zero
 from quire.server.http import listener
 from quire.system import env
 from quire.system.garbage import no_collection
@@ -68,11 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-queued-requests",
         1024,
         "length of the queue beyond --max-num-seqs; further requests get 429 with Retry-After",
-        type=_count,
+        type=from_zero,
         metavar="N",
     )
     text = "answers of /v1/responses to store in memory; 0 stores none"
-    http("--max-stored-responses", 1024, text, type=_count, metavar="N")
+    http("--max-stored-responses", 1024, text, type=from_zero, metavar="N")
     text = "accepted for vLLM; always on if the format is known"
     http("--enable-auto-tool-choice", False, text)
     http(
@@ -321,13 +321,6 @@ def _seconds(text: str) -> float:
     if not 0.0 <= seconds < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
     return seconds
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return count
 
 
 def _prefix(text: str) -> str:

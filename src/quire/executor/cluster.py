@@ -260,7 +260,7 @@ class _Gathering:
                 why = str(error)
             if why is None:
                 return message, arrival
-            _refuse(arrival, why)
+            joining.refuse(arrival.connection, arrival.host, why)
         raise EngineDeadError(
             f"{wanted} did not connect to {self._place} within {JOIN_SECONDS:.0f} s.",
             fix=f"{todo} Check that it reaches --master-addr.",
@@ -268,11 +268,3 @@ class _Gathering:
 
     def close(self) -> None:
         self._doorman.close()
-
-
-def _refuse(arrival: handshake.Arrival, why: str) -> None:
-    """Tell a machine why it cannot belong to the engine."""
-    logger.warning("refused a machine at %s: %s", arrival.host, why)
-    with contextlib.suppress(OSError):  # it is gone
-        handshake.send_frame(arrival.connection, joining.encode(joining.Refused(why)))
-    arrival.connection.close()

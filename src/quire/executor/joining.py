@@ -23,7 +23,7 @@ from quire import __version__
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.models.weights.digest import model_digest
-from quire.parallel.handshake import HandshakeError, Reminder, receive_frame
+from quire.parallel.handshake import HandshakeError, Reminder, receive_frame, send_frame
 from quire.parallel.heartbeat import GoodbyeError
 from quire.system import env
 
@@ -148,6 +148,13 @@ def refusal(own: Join, other: Join) -> str | None:
     if not 0 < other.node < nodes:
         return f"node_rank is {other.node}; with nnodes {nodes} it is at most {nodes - 1}"
     return difference(own, other, f"node {other.node}")
+
+
+def refuse(connection: socket.socket, host: str, why: str) -> None:
+    """Tell a machine why it cannot belong to the engine, and the log."""
+    logger.warning("refused a machine at %s: %s", host, why)
+    with connection, suppress(OSError):  # it is gone
+        send_frame(connection, encode(Refused(why)))
 
 
 def difference(own: Join, other: Join, machine: str) -> str | None:

@@ -54,6 +54,16 @@ class Report(msgspec.Struct):
     fix: str | None = None
     wrong: bool = False
 
+    @classmethod
+    def of(cls, error: QuireError, what: str = "") -> Report:
+        """Return what is said of an error; `what` precedes it."""
+        return cls(error=what + error.what, fix=error.fix, wrong=isinstance(error, ConfigError))
+
+    @property
+    def exception(self) -> QuireError:
+        kind = ConfigError if self.wrong else EngineDeadError
+        return kind(self.error, fix=self.fix)
+
 
 class Placement:
     """The other machines of an engine, which Ray has chosen.
@@ -137,8 +147,7 @@ class Placement:
 
     def _take(self, report: Report) -> None:
         if report.error:
-            kind = ConfigError if report.wrong else EngineDeadError
-            self._failure = kind(report.error, fix=report.fix)
+            self._failure = report.exception
         else:
             self._cluster = replace(self._cluster, master_addr=report.address)
         self._known.set()

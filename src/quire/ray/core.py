@@ -14,7 +14,6 @@ from functools import partial
 import msgspec
 
 from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError, EngineDeadError, QuireError
 from quire.executor.joining import own_join
 from quire.executor.placement import Report
 from quire.frontend.far.lent import Hello, hello_of
@@ -84,7 +83,7 @@ class Placed:
                 arrival.connection.settimeout(None)
                 found[hello.config is not None] = arrival.connection, hello
             elif (report := self.report(0.0)) is not None:
-                raise _error_of(report)
+                raise report.exception
         self._doorman.close()
         connection, hello = found[True]
         lines = Lines(near, connection, found[False][0], Clock(hello.clock))
@@ -108,11 +107,6 @@ class Placed:
         except RayError as error:
             return Report(error=f"{self.name} was lost: {error}")
         return report
-
-
-def _error_of(report: Report) -> QuireError:
-    kind = ConfigError if report.wrong else EngineDeadError
-    return kind(report.error, fix=report.fix)
 
 
 def main(argv: list[str]) -> int:

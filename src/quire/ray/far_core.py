@@ -41,9 +41,7 @@ def lend_core(name: str, asked: Asked) -> Report:
         config = own_config(name, asked.join)
         return Report(error=f"The engine core on {name} {_run(config, asked)}.")
     except QuireError as error:
-        wrong = isinstance(error, ConfigError)
-        what = f"The engine core on {name} cannot start: {error.what}"
-        return Report(error=what, fix=error.fix, wrong=wrong)
+        return Report.of(error, f"The engine core on {name} cannot start: ")
     except (OSError, HandshakeError) as error:
         wrong = isinstance(error, HandshakeError)
         what = f"{name} cannot connect to the front end at {at(asked.address)}: {error}"

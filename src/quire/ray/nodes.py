@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from quire.core.errors import ConfigError, QuireError
+from quire.core.errors import QuireError
 from quire.core.log import setup_logging
 from quire.executor.placement import Report, Wanted
 from quire.ray.cluster import POLL, RayCluster, Waiting, readable
@@ -40,10 +40,7 @@ class Node:
             config = resolve(EngineArgs(**flags | where), detect()).config
             Machine(config, node, wanted.key.encode()).lend()
         except QuireError as error:
-            wrong = isinstance(error, ConfigError)
-            return Report(
-                error=f"Node {node} cannot start: {error.what}", fix=error.fix, wrong=wrong
-            )
+            return Report.of(error, f"Node {node} cannot start: ")
         return Report(error=f"Node {node} has ended.")
 
 
@@ -138,7 +135,7 @@ def main(argv: list[str]) -> int:
             say(report)
         nodes.close()
     except QuireError as error:
-        say(Report(error=error.what, fix=error.fix, wrong=isinstance(error, ConfigError)))
+        say(Report.of(error))
     return 0
 
 

@@ -24,6 +24,14 @@ def count(text: str) -> int:
     return value
 
 
+def from_zero(text: str) -> int:
+    """Return a number of at least 0; raise `ArgumentTypeError` for others."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value
+
+
 _TYPES: dict[type, Callable[[str], Any]] = {int: count, float: float, type(Path()): Path}
 _METAVARS: dict[Any, str] = {count: "N", int: "N", float: "X", Path: "FILE", parse_size: "SIZE"}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from quire.core.errors import ConfigError
 from quire.resolve.arguments import EngineArgs
-from quire.resolve.flags import Flags
+from quire.resolve.flags import Flags, from_zero
 
 _HIDDEN = argparse.SUPPRESS
 _ENDPOINTS = {"/v1/completions": "completions", "/v1/chat/completions": "chat"}
@@ -50,7 +50,7 @@ def add_requests(add: Flags) -> None:
         metavar="JSON",
     )
     add("--header", None, "headers of each request", type=_pair, nargs="+", metavar="NAME=VALUE")
-    add("--num-warmups", 1, "requests before the first repetition", type=_whole)
+    add("--num-warmups", 1, "requests before the first repetition", type=from_zero)
     text = "time in which the server at --base-url may become ready (default: 0)"
     add("--ready-check-timeout-sec", 0.0, text, type=float, metavar="SECONDS")
     add("--profile", False, "call /start_profile before the first repetition, /stop_profile after")
@@ -126,13 +126,6 @@ def _agreed(args: argparse.Namespace, wanted: str) -> str:
             param="--backend",
         )
     return wanted
-
-
-def _whole(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -27,7 +27,7 @@ import msgspec
 
 from quire.core.errors import ConfigError
 from quire.executor.cluster import JOIN_SECONDS
-from quire.executor.joining import Attach, Join, Refused, cluster_key, encode, offer_of
+from quire.executor.joining import Attach, Join, cluster_key, offer_of, refuse
 from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.standby import NoStandby, Standby
 from quire.parallel import handshake
@@ -282,13 +282,6 @@ class Gate:
                     continue
                 logger.info("replica %d has joined from %s", rank, arrival.host)
                 standing.join(join, arrival)
-
-
-def refuse(connection: socket.socket, host: str, why: str) -> None:
-    """Tell a machine why its core cannot be a replica here, and the log."""
-    logger.warning("refused a machine at %s: %s", host, why)
-    with connection, suppress(OSError):  # it is gone
-        handshake.send_frame(connection, encode(Refused(why)))
 
 
 def _numbers(ranks: Sequence[int]) -> str:

@@ -18,8 +18,17 @@ import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError
-from quire.executor.joining import Attach, Join, Welcome, difference, encode, offer_of, own_join
-from quire.frontend.far.gate import MOST_BYTES, NEXT, TAKEN, Handed, end_of, refuse
+from quire.executor.joining import (
+    Attach,
+    Join,
+    Welcome,
+    difference,
+    encode,
+    offer_of,
+    own_join,
+    refuse,
+)
+from quire.frontend.far.gate import MOST_BYTES, NEXT, TAKEN, Handed, end_of
 from quire.frontend.far.lent import hello_of
 from quire.frontend.far.lines import Clock, Lines, stand
 from quire.parallel.handshake import GREET_SECONDS, HandshakeError, receive_frame, send_frame

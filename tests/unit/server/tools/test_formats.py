@@ -64,7 +64,6 @@ OTHER = '{"name": "f", "arguments": {}}'
 BOTH = [("weather", PARIS), ("f", {})]
 PARAMETERS = '{"name": "weather", "parameters": {"city": "Paris", "days": 3}}'
 DEEPSEEK = "<｜tool▁call▁begin｜>{}<｜tool▁call▁end｜>"
-FENCED = 'function<｜tool▁sep｜>weather\n```json\n{"city": "Paris", "days": 3}\n```'
 XML = """<tool_call>
 <function=weather>
 <parameter=city>
