@@ -131,7 +131,7 @@ def resolve(args: EngineArgs, hardware: Hardware) -> Resolved:
         kv_cache_memory_bytes=args.kv_cache_memory_bytes,
         memory_budget_bytes=memory_budget(args, hardware, device, notes),
         enable_prefix_caching=args.enable_prefix_caching,
-        scheduler=_scheduler_config(args, model, transfer, notes),
+        scheduler=_scheduler_config(args, model, transfer, notes, pools=pooled.pooling is not None),
         ops=args.ops,
         num_threads=_num_threads(args, hardware, model, notes),
         enforce_eager=args.enforce_eager,
@@ -187,7 +187,12 @@ def _source(args: EngineArgs) -> ModelSource:
 
 
 def _scheduler_config(
-    args: EngineArgs, model: ModelConfig, transfer: TransferConfig | None, notes: list[str]
+    args: EngineArgs,
+    model: ModelConfig,
+    transfer: TransferConfig | None,
+    notes: list[str],
+    *,
+    pools: bool,
 ) -> SchedulerConfig:
     return SchedulerConfig(
         max_model_len=asked_context(args, model),
@@ -195,7 +200,7 @@ def _scheduler_config(
         max_num_batched_tokens=step_tokens(args),
         policy=args.scheduling_policy,
         preemption_mode=args.preemption_mode,
-        max_itl_stretch=_itl_stretch(args),
+        max_itl_stretch=_itl_stretch(args, pools=pools),
         fails_without_blocks=transfer is not None and transfer.policy == "fail",
         whole_prompts=not model.causal,
         max_loras=args.max_loras if args.enable_lora else None,
@@ -267,8 +272,11 @@ def load_tokenizer(resolved: Resolved) -> Tokenizer:
     return open_tokenizer(resolved.tokenizer_path, vocab_size=resolved.config.model.vocab_size)
 
 
-def _itl_stretch(args: EngineArgs) -> float | None:
-    """Return how much prompts may slow decoding; None for no limit."""
+def _itl_stretch(args: EngineArgs, *, pools: bool) -> float | None:
+    """Return how much prompts may slow decoding; None for no limit. No request of a model that
+    pools decodes, but a client's prompts may slow another's."""
+    if pools:
+        return ITL_STRETCH
     stretch = ITL_STRETCH if args.max_itl_stretch is None else args.max_itl_stretch
     return None if args.max_num_batched_tokens or stretch > NO_STRETCH else stretch
 

@@ -38,9 +38,9 @@ CHANGE = 1.25
 """Steps with prompts that have become so much slower or faster make older measurements doubtful."""
 SOON, LATE = 8, 64
 """Steps with prompts before one without: after a change, and else."""
-SHARED_SECONDS = 0.5
-"""Limit of a step that computes prompts only, if another client may come. Each step reads all
-weights, so a shorter limit would cost throughput."""
+SHARED_SECONDS, SHARED_TIMES = 0.5, 20
+"""Limits of a step that computes prompts only, if another client may come: in seconds, and in times
+of the smallest step. Each step reads all weights, so shorter ones would cost throughput."""
 TRIALS = 4
 """Measured steps of a size before the next power of two is tried once, if it is new: no prediction
 can replace a measurement there. One slow step is no reason to avoid it for `STALE` steps, so it is
@@ -124,7 +124,7 @@ class StepBudget:
 
         The shortest prompt takes little longer than if all were as short.
         """
-        limit = SHARED_SECONDS
+        limit = min(SHARED_SECONDS, SHARED_TIMES * self.mixed_seconds(0, 0, 1, behind))
         if len(rivals) > 1:
             short = self.mixed_seconds(0, 0, len(rivals) * min(rivals), behind)
             limit = min(limit, self._stretch * short)

@@ -52,7 +52,7 @@ class StepSize:
         if self._chunks is not None and not (wanted == 1).any():
             return self._level_chunk(self._chunks, wanted, waiting)
         pictured = int(np.count_nonzero(state.running.pictured(wanted)))
-        return self._budget.tokens(
+        tokens = self._budget.tokens(
             wanted,
             state.running.num_computed,
             waiting,
@@ -62,6 +62,9 @@ class StepSize:
             rivals=self._rivals(wanted, queued),
             reads=state.image_chunks.reads,
         )
+        if state.config.whole_prompts and state.waiting:
+            return max(tokens, state.waiting.peek().num_tokens)
+        return tokens
 
     def _resumed(self, wanted: Column, waiting: int) -> int:
         """Return how many texts, of `waiting` and of the running ones, have had output before."""
@@ -88,7 +91,10 @@ class StepSize:
         return max(own, len(prompts) / len(streams))
 
     def _rivals(self, wanted: Column, queued: Mapping[str, int]) -> list[int]:
-        """Return the prompt tokens of each client that has any, if there are several clients."""
+        """Return the prompt tokens of each client that has any, if there are several clients.
+
+        If none runs, those of the next request's client are guessed, and the others' are many.
+        """
         running, queue = self._state.running, self._state.waiting
         if queue.num_clients < 2:
             return []
@@ -96,7 +102,9 @@ class StepSize:
         for row in (wanted > 1).nonzero()[0].tolist():
             tokens[running.requests[row].options.client] += int(wanted[row])
         if not tokens and queue:
-            return [queue.peek().num_tokens]
+            first = queue.peek()
+            count = queue.clients[first.options.client]
+            return [count * first.num_tokens, *[self._most] * (len(queue.clients) - 1)]
         return [*tokens.values()]
 
     def _level_chunk(self, chunks: LevelChunks, wanted: Column, waiting: int) -> int:

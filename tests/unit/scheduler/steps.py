@@ -62,15 +62,15 @@ def sampled(s: Scheduler, batch: SchedulerOutput, token: int, **result: Any) -> 
 
 
 class Tokens:
-    """A step takes `each` seconds per token, and copies take none."""
+    """A step takes `each` seconds per token, beside `fixed` ones, and copies take none."""
 
-    def __init__(self, each: float = 1.0) -> None:
-        self._each = each
+    def __init__(self, each: float = 1.0, fixed: float = 0.0) -> None:
+        self._each, self._fixed = each, fixed
 
     def seconds(
         self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
     ) -> float:
-        return self._each * num_tokens
+        return self._fixed + self._each * num_tokens
 
     def copy_seconds(self, num_tokens: int) -> float:
         return 0.0

@@ -78,17 +78,55 @@ def test_no_tokens_are_left_for_a_request_that_does_not_fit() -> None:
 def test_steps_are_short_while_another_client_may_come() -> None:
     limits = SchedulerConfig(1000, 8, 600, max_itl_stretch=2.0)
     seconds = SHARED_SECONDS / 100
-    s = Scheduler(limits, CacheConfig(BLOCK, 999), Tokens(seconds))
+    s = Scheduler(limits, CacheConfig(BLOCK, 999), Tokens(seconds * 0.899, seconds * 10))
     s.add(request("v", 900, client="a"))
     assert step(s)[0] == {"v": 600}  # the only client
     s.add(request("b", 8, client="b", max_tokens=1))
-    assert step(s)[0] == {"v": 24, "b": 8}  # twice the time of two short prompts
+    assert step(s)[0] == {"v": 35, "b": 8}  # twice the time of two short prompts
     assert step(s)[0] == {"v": 100}
     s.abort(["v"])
     s.add(request("w", 900, client="a"))
     assert step(s)[0] == {"w": 100}
     s.add(request("c", 200, client="c", max_tokens=1))
     assert step(s)[0] == {"w": 51, "c": 49}
+
+
+def test_steps_of_a_small_model_are_shorter_still() -> None:
+    limits = SchedulerConfig(1000, 8, 600, max_itl_stretch=2.0)
+    s = Scheduler(limits, CacheConfig(BLOCK, 999), Tokens(0.0001, 0.0004))
+    s.add(request("b", 8, client="b", max_tokens=1))
+    step(s)
+    s.add(request("v", 900, client="a"))
+    assert step(s)[0] == {"v": 96}  # 20 times the smallest step
+
+
+def pooling(budget: int = 600) -> Scheduler:
+    """Return a scheduler of whole prompts that has queued those of "a", and knows "b"."""
+    limits = SchedulerConfig(500, 64, budget, max_itl_stretch=2.0, whole_prompts=True)
+    seconds = SHARED_SECONDS / 100
+    s = Scheduler(limits, CacheConfig(BLOCK, 999), Tokens(seconds * 0.899, seconds * 10))
+    s.add(request("v", 8, client="b", max_tokens=1))
+    step(s)
+    for number in range(20):
+        s.add(request(f"{'abcdefghijklmnopqrst'[number]}-", 50, client="a", max_tokens=1))
+    return s
+
+
+def test_whole_prompts_leave_steps_short() -> None:
+    s = pooling()
+    assert step(s)[0] == {"a-": 50, "b-": 50}
+    s.add(request("x", 8, client="b", max_tokens=1))
+    served = [step(s)[0] for _ in range(10)]
+    assert {"x": 8} in served[:2]  # little longer than two short ones
+    assert all(served)
+
+
+def test_a_whole_prompt_is_never_too_long() -> None:
+    s = pooling()
+    s.add(request("y", 450, client="b", max_tokens=1))
+    served = [step(s)[0] for _ in range(12)]
+    assert {"y": 450} in served
+    assert not s.requests
 
 
 def test_prompts_of_others_do_not_slow_a_stream_as_its_own_do() -> None:
