@@ -91,6 +91,15 @@ def check_picture(path: Path | None, flag: str) -> None:
         check_output(path, flag)
 
 
+def log_axis(axes: Any) -> None:
+    """Make the horizontal axis logarithmic, labelled with plain numbers."""
+    from matplotlib.ticker import LogFormatter
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(LogFormatter())
+    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+
+
 def new_figure(flag: str, width: float, height: float, title: str) -> Any:
     """Return an empty figure; sizes in inches.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from quire.core.extras import new_figure, write_figure
+from quire.core.extras import log_axis, new_figure, write_figure
 from quire.simulate.fleet import Outcome, Replica
 from quire.simulate.histogram import RESOLUTION, SMALLEST
 
@@ -42,8 +42,8 @@ def _binned(counts: Any) -> tuple[Any, Any]:
 
 def _distribution(axes: Any, name: str, seconds: Any, share: Any) -> None:
     axes.step(seconds * 1e3, share, where="post", color=INK)
-    axes.set_xscale("log")
-    axes.set_ylim(0, 1.02)
+    log_axis(axes)
+    axes.set_ylim(0, 1.1)
     axes.set_xlabel(f"{name}, ms")
     axes.set_ylabel("share of requests" if "first" in name else "share of tokens")
     for at in (0.5, 0.99):
@@ -52,7 +52,8 @@ def _distribution(axes: Any, name: str, seconds: Any, share: Any) -> None:
             value = seconds[index] * 1e3
             axes.plot([value], [at], "o", color=INK)
             label = f"p{at * 100:.0f} {value:,.4g} ms"
-            axes.annotate(label, (value, at), (8, -12), textcoords="offset points")
+            side = {"xytext": (-8, 4), "ha": "right"}  # left of the curve nothing is drawn
+            axes.annotate(label, (value, at), textcoords="offset points", va="bottom", **side)
     axes.grid(alpha=0.3)
 
 

@@ -55,20 +55,24 @@ def _bars(axes: Any, name: str, rows: Sequence[Row], labels: Sequence[str]) -> N
         axes.plot(ends, (place, place), "|-", color=FIRST)
     axes.set_yticks(range(len(rows)), labels, fontsize=7)
     axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.locator_params(axis="x", nbins=4)
     axes.set_title(name, fontsize=9)
     axes.grid(alpha=0.3, axis="x")
 
 
 def _numbers(rows: Sequence[Row]) -> list[str]:
-    """Return the names of measured numbers: those with a range, or else all floats."""
-    found: dict[str, None] = {}
+    """Return the names of measured numbers: those with a range, or else all floats.
+
+    A number that is 0 in all rows is left out.
+    """
+    found: dict[str, bool] = {}
     for row in rows:
         spans = flatten(row.get("min", {}))
         for name, value in flatten({n: row[n] for n in columns_of(row)}).items():
             measured = name in spans if spans else isinstance(value, float)
             if measured and isinstance(value, int | float) and not isinstance(value, bool):
-                found[name] = None
-    return list(found)
+                found[name] = found.get(name, False) or value != 0
+    return [name for name, used in found.items() if used]
 
 
 def _label(row: Row, rows: Sequence[Row]) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from quire.bench.results.report import Row, percentile
 from quire.bench.serving.sender import Outcome
 from quire.bench.serving.waits import gaps
-from quire.core.extras import check_picture, new_figure, write_figure
+from quire.core.extras import check_picture, log_axis, new_figure, write_figure
 
 WAIT, FIRST, ANSWER, FAILED = "#c9c9c9", "#c55a11", "#1f4e79", "#b00020"
 FLAG = "--plot-dir"
@@ -62,7 +62,7 @@ def itl_histogram(title: str, outcomes: Sequence[Outcome]) -> Any:
         bins=np.geomspace(low, max(high, low * 1.1), BINS).tolist(),
         color=ANSWER,
     )
-    axes.set_xscale("log")
+    log_axis(axes)
     if found:  # nothing is found if each answer came as one chunk
         axes.set_yscale("log")
     for share, style in ((0.5, "-"), (0.9, "--"), (0.99, ":")):
