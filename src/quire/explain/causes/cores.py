@@ -147,8 +147,8 @@ def busy_neighbour(case: Case) -> Suspect | None:
     if case.on_device:  # only the host's work waits
         alone = 1.0 - waited
     why = (
-        "unchanged, but give the other processes their own cores (taskset, a container's limit), "
-        "or use fewer threads: no other flag can"
+        "keep it, and give the other processes their own cores (taskset, a container's limit), "
+        "or use fewer threads; no other flag helps"
     )
     saved = case.saved(alone)
     return suspect(
