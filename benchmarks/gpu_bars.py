@@ -7,7 +7,8 @@ by torch. Then each kernel runs at the shapes of a 1B and an 8B model, and whole
 weights decode. Rows are JSON lines; each says the card, the median and the range of its
 repetitions.
 
-Parts run in the order of what their numbers decide. After `--seconds` no new row begins.
+Parts run in the order of what their numbers decide. After `--seconds` no new row begins; each row
+is written when it is there. At the end a line says of each bar whether it passed.
 
 `--dry-run` runs everything small on the CPU, in Triton's interpreter. It measures nothing, and
 shows that the command works.
@@ -24,7 +25,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import takewhile
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from gpu_models import models
 from gpu_prompts import compiled, norms, packages
 from gpu_steps import beside, steps
 from gpu_timing import Card, Row, copies, host_seconds, measured, row, seconds
+from gpu_verdicts import verdicts
 from msgspec import structs
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -47,7 +48,13 @@ from torch.nn.functional import scaled_dot_product_attention
 from quire.core.layers import RouteSpec
 from quire.core.quantized import E2M1, QuantizedWeight
 from quire.core.sampling_params import SamplingParams
-from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache, StateSlots
+from quire.ops.metadata import (
+    AttentionMetadata,
+    AttentionRules,
+    DeltaRules,
+    KVCache,
+    StateSlots,
+)
 from quire.ops.providers import open_device
 from quire.ops.sample_row import SampleRow
 from quire.ops.torch_ops.arrays import array
@@ -65,13 +72,15 @@ def products(card: Card, ops: TritonOps) -> Iterator[Row]:
         dense = torch.randn(n, k).to(torch.bfloat16)
         codes = rng.integers(0, 16, (n, k), np.uint8)
         scale = rng.uniform(0.01, 0.02, (n, k // 32)).astype(np.float16).astype(np.float32)
-        whole = rng.integers(-127, 128, (n, k), np.int8)
+        whole, by_row = rng.integers(-127, 128, (n, k), np.int8), scale[:, :1].copy()
+        floats = whole.astype(ml_dtypes.float8_e4m3fn)
         weights: dict[str, Any] = {
             "bf16": array(dense),
             "int4": QuantizedWeight(codes, 4, scale, 32, zero=np.full_like(scale, 8)),
             "mxfp4": QuantizedWeight(codes, 4, scale, 32, codebook=np.array(E2M1, np.float32)),
-            "int8": QuantizedWeight(whole, 8, scale[:, :1].copy(), k),
-            "fp8": QuantizedWeight(whole.astype(ml_dtypes.float8_e4m3fn), 8, scale[:, :1], k),
+            "int8": QuantizedWeight(whole, 8, by_row, k),
+            "fp8": QuantizedWeight(floats, 8, by_row, k, float_activations=True),
+            "fp8_w8a8": QuantizedWeight(floats, 8, by_row, k),
         }
         for form, weight in weights.items():
             one = ops.pack_linear(weight)
@@ -154,9 +163,8 @@ def recurrent(card: Card, ops: TritonOps) -> Iterator[Row]:
         qkv = torch.randn(tokens, (2 * keys + heads) * dim, device=card.device).to(torch.bfloat16)
         gates = torch.randn(tokens, 2 * heads, device=card.device).to(torch.bfloat16)
         rate = torch.ones(heads, device=card.device)
-        work = partial(
-            ops.gated_delta_rule, qkv, gates, gates, rate, rate, state, meta, keys, 0, heads
-        )
+        rules = DeltaRules(rate, rate, keys, 0, heads)
+        work = partial(ops.gated_delta_rule, qkv, gates, gates, rules, state, meta)
         what = f"gated delta rule {sequences} x {new}"
         yield row(card, what, seconds(card.device, [work]), state.nbytes)
 
@@ -271,7 +279,8 @@ def main() -> None:
     parser.add_argument("--dry-run", action="store_true", help="small, on the CPU, interpreted")
     parser.add_argument("--output", type=Path, default=RESULTS, help="append rows to this file")
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help="what to measure; else all")
-    parser.add_argument("--seconds", type=float, default=inf, help="begin no row after so many")
+    text = "begin no row after so many (default: 840, of a card that is lent for 15 minutes)"
+    parser.add_argument("--seconds", type=float, default=840, help=text)
     args = parser.parse_args()
     until = time.monotonic() + args.seconds
     if args.dry_run:
@@ -282,15 +291,18 @@ def main() -> None:
     ops = TritonOps(open_device("cpu" if args.dry_run else "cuda"))
     limits = f"{card.bytes_per_second / 1e9:.0f} GB/s, {card.flops / 1e12:.1f} TFLOP/s"
     print(f"{card.name}: {limits if card.real else 'nothing is measured'}")
+    rows: list[Row] = []
     for name in args.parts or PARTS:
         if time.monotonic() > until:
             print(f"left out: {name}")
             continue
         for found in takewhile(lambda _: time.monotonic() < until, rows_of(name, card, ops)):
-            print(json.dumps(found))
+            rows.append(found)
+            print(json.dumps(found), flush=True)
             if card.real:
                 with args.output.open("a") as file:
                     file.write(json.dumps(found) + "\n")
+    print(*verdicts(rows if card.real else []), sep="\n")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,8 @@ class Case(NamedTuple):
 
 
 FORMS: dict[str, dict[str, Any]] = {
-    "bf16": {}, "fp8": {"quantization": "fp8"}, "int4": {"quantization": "int4_g128"},
+    "bf16": {}, "fp8": {"quantization": "fp8"}, "fp8_w8a8": {"quantization": "fp8_w8a8"},
+    "int4": {"quantization": "int4_g128"},
 }  # fmt: skip
 GIVEN: dict[str, Any] = {
     "load_format": "dummy", "dtype": "bfloat16", "device": "cuda", "ops": "triton",
