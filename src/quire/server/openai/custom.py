@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.server.http.json_text import well_formed
 from quire.server.openai.tool_types import CustomDefinition, FunctionDefinition, GrammarInput
+from quire.server.tools.stream import Emit, Input, Wait, peek, rest, space, starts
 from quire.text.lark_regex import regex_of
 
 PARAMETER = "input"
 _BEGIN = ("{", f'"{PARAMETER}"', ":", '"')
-_SPACE = " \t\r\n"
 _PIECE = re.compile(
     r'[^"\\]+|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}'
     r'|\\u[0-9a-fA-F]{4}|\\["\\/bfnrt]'
@@ -95,60 +95,42 @@ class InputReader:
     """
 
     def __init__(self, *, plain: bool = False) -> None:
-        self._held = ""
-        """An incomplete beginning of the object, or of an escape."""
-        self._plain = plain
-        self._begun = False
-        self._ended = False
+        self._source = Input()
+        self._new: list[str] = []
+        self._reading = (rest if plain else _read)(self._source, self._new.append)
 
     def push(self, text: str) -> str:
         """Return what `text` adds to the input."""
-        if self._ended:
-            return ""
-        text, self._held = self._held + text, ""
-        if not self._plain and not self._begun:
-            return self._begin(text)
-        return text if self._plain else self._decode(text)
+        self._source.add(text)
+        next(self._reading, None)
+        return self._take()
 
     def end(self) -> str:
         """Return the text held back, at the end; nothing if the object never began."""
-        held, self._held = self._held, ""
-        return well_formed(held) if self._begun and not self._ended else ""
+        self._source.ended = True
+        for _ in self._reading:
+            pass
+        return self._take()
 
-    def _begin(self, text: str) -> str:
-        """Look for the object's beginning."""
-        position = 0
-        for token in _BEGIN:
-            while position < len(text) and text[position] in _SPACE:
-                position += 1
-            found = text[position : position + len(token)]
-            if not token.startswith(found):
-                self._plain = True
-                return text
-            if found != token:
-                self._held = text
-                return ""
-            position += len(token)
-        self._begun = True
-        return self._decode(text[position:])
+    def _take(self) -> str:
+        text = "".join(self._new)
+        self._new.clear()
+        return well_formed(text)
 
-    def _decode(self, text: str) -> str:
-        """Return the decoded text of a JSON string, up to its end."""
-        found: list[str] = []
-        position = 0
-        while position < len(text):
-            if text[position] == '"':
-                self._ended = True
-                break
-            if (rest := _UNFINISHED.fullmatch(text, position)) is not None:
-                self._held = rest[0]
-                break
-            piece = _PIECE.match(text, position)
-            if piece is None:  # a backslash that escapes nothing
-                found.append(text[position])
-                position += 1
-                continue
-            written = piece[0]
-            found.append(json.loads(f'"{written}"') if written[0] == "\\" else written)
-            position = piece.end()
-        return well_formed("".join(found))
+
+def _read(source: Input, emit: Emit) -> Wait:
+    """Read the object's text; any other text is the input as it is."""
+    source.hold()
+    for token in _BEGIN:
+        yield from space(source)
+        if not (yield from starts(source, token)):
+            if not source.ended:
+                emit(source.release())
+                yield from rest(source, emit)
+            return
+    source.release()
+    while (char := (yield from peek(source))) and char != '"':
+        while source.is_only(_UNFINISHED) and not source.ended:
+            yield
+        piece = source.take_match(_PIECE) or source.take(1)  # a backslash that escapes nothing
+        emit(json.loads(f'"{piece}"') if len(piece) > 1 and piece[0] == "\\" else piece)

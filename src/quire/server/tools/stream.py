@@ -87,6 +87,10 @@ class Input:
         found = pattern.match(self._text, self._at)
         return self.take(len(found[0])) if found else ""
 
+    def is_only(self, pattern: re.Pattern[str]) -> bool:
+        """Return whether the pattern matches all that has arrived."""
+        return pattern.fullmatch(self._text, self._at) is not None
+
     def find(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         return pattern.search(self._text, self._at)
 
