@@ -57,7 +57,6 @@ def step_bytes(
 
     Args:
         dtype: dtype of weights and activations, and of the tables.
-        weight_bytes: bytes of all weights in memory.
         expert_bytes: bytes of the experts among them.
     """
     unread = looked_up_bytes(model, dtype) + expert_bytes * unchosen(model) ** batch_size

@@ -16,7 +16,6 @@ class TensorInfo:
         dtype: the file's name for it: "F32", "BF16", "Q8_0" …
         shape: row-major, as in Hugging Face's files: [out, in] for a linear layer.
         nbytes: its size in the file, also for quantized tensors.
-        file: the file that contains it.
     """
 
     name: str

@@ -79,7 +79,6 @@ class OpProfile(msgspec.Struct, frozen=True):
             sending and waiting for requests between two steps.
         model_seconds: the part of it for the forward pass and the logits. The rest beyond `ops` is
             Python code between them.
-        tokens: computed tokens.
         num_seqs: sequences in each step, summed over the steps.
         context_tokens: tokens that sequences attended to, summed over sequences and steps.
         ops: in the order in which the model runs them.

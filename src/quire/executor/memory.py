@@ -82,7 +82,6 @@ def plan_memory(
 
     Args:
         runtime: bytes that this process used before the weights; on a GPU, all bytes in use there.
-        weights: bytes of the weights.
         kv_bytes_per_token: bytes of one token's keys and values in all layers.
 
     Raises:

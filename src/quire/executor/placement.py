@@ -31,7 +31,6 @@ class Wanted(msgspec.Struct):
         cpus: of each of them.
         master_addr: address of node 0; empty: the one by which Ray knows it.
         flags: see `ClusterConfig`.
-        key: the machines' key.
     """
 
     nodes: int

@@ -45,7 +45,6 @@ class Window(msgspec.Struct, frozen=True):
         in_flight, most_in_flight: sequences between arrival and end, mean and maximum.
         kv_share, kv_peak: share of the KV blocks in use, mean and maximum.
         kv_held: largest share of the KV blocks that were in use or held a cached prefix.
-        kv_blocks: number of KV blocks.
         refused: requests answered with an error of the client, by its code; `rejected` of them
             because the queue was full.
         ended, aborted, cut: sequences that ended; those whose client left, and those that reached

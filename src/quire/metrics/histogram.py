@@ -79,11 +79,7 @@ class Percentiles(msgspec.Struct):
 
 
 class RecentLatencies:
-    """Percentiles of the last minute, from marks of earlier counts.
-
-    Args:
-        histograms: name → histogram.
-    """
+    """Percentiles of the last minute, from marks of earlier counts."""
 
     def __init__(self, histograms: Mapping[str, Histogram]) -> None:
         self._histograms = histograms

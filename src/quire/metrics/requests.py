@@ -85,7 +85,6 @@ class RecordedRequest(msgspec.Struct):
 
     Attributes:
         arrived: seconds on the monotonic clock; in a window, since the window's start.
-        prompt_tokens: tokens of the prompt.
         shared_tokens: leading tokens that an earlier prompt had, too.
         sequences: n.
         output_tokens: tokens of each sequence; their limit while they run, 0 without a limit.

@@ -128,7 +128,6 @@ def eagle_head(
     """Return the head in a checkpoint of its own.
 
     Args:
-        config: its config.json.
         tensors: names of its tensors; None if it has no files.
 
     Raises:

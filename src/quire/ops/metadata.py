@@ -240,7 +240,6 @@ class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=F
         seq_lens: int32 [num_seqs], a host array; tokens in the cache after this step.
         block_tables: int32 [num_seqs, max_blocks]; unused entries may hold anything.
         slot_mapping: int64 [num_tokens]; block * block_size + offset of each new token.
-        block_size: tokens in a block.
         states: what recurrent layers need besides; None for models without them.
         whole: int32 [num_seqs], a host array; 1 where a row of a causal model sees all tokens of
             its sequence behind it, too. None if no row does.

@@ -35,7 +35,6 @@ class IntRounder:
     """Rounds to integers.
 
     Attributes:
-        bits: bits of a code.
         group: columns that share a scale; 0 for all.
         second: "" is symmetric with signed codes; "zero" has an integer zero point, "middle" the
             one in the middle; "offset" is added after scaling.

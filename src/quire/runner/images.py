@@ -24,7 +24,6 @@ class SequenceImages:
 
     Attributes:
         spans: in the prompt's order.
-        num_prompt: tokens of the prompt.
         turned: positions have three parts.
     """
 

@@ -47,7 +47,6 @@ class BlockFiles:
 
     Args:
         folder: created if needed.
-        block_bytes: size of a block.
         read_only: nothing is written, so the folder need not be writable, nor be there yet.
 
     Raises:

@@ -26,7 +26,6 @@ class Model(Protocol):
     """A model; the results of both methods are valid until their next call.
 
     Attributes:
-        decoder: the decoder that it computes.
         description: text for the log.
         arena_bytes: memory for results.
         meters: meters of its ops, in the order in which they run.

@@ -25,7 +25,6 @@ class StateSlotTables:
 
     Args:
         per_request: working slots of a sequence.
-        max_tokens: tokens of a step.
     """
 
     def __init__(

@@ -79,7 +79,6 @@ class Sampler:
     min_p, top_k, top_p; processed log-probabilities; draw.
 
     Args:
-        ops: the ops that compute it.
         mode: what log-probabilities report.
     """
 

@@ -98,7 +98,6 @@ class Batch:
         """Answer every line, several at a time.
 
         Args:
-            lines: lines with their numbers.
             done: ids of requests to leave out.
 
         Raises:

@@ -21,7 +21,6 @@ class Gpu:
     """The first GPU that this process may use.
 
     Attributes:
-        memory_bytes: its total memory.
         count: how many GPUs this process may use.
         capability: NVIDIA's compute capability; (0, 0) if the driver does not report it.
         driver: newest CUDA version that the driver runs, such as (12, 8); (0, 0) if unknown.

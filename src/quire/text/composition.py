@@ -109,11 +109,7 @@ def _start(reasoning: ReasoningMarks | None, specials: Specials) -> str:
 
 
 def until(rule: str, marks: Sequence[Sequence[str]], text: str = "TEXT") -> str:
-    """Return a rule of free text, without control tokens, up to the first of `marks`.
-
-    Args:
-        text: the terminal of that text.
-    """
+    """Return a rule of free text, without control tokens, up to the first of `marks`."""
     control = [" ".join(mark) for mark in marks if any(p.startswith("<[") for p in mark)]
     spelled = [mark[0] for mark in marks if len(mark) == 1 and mark[0] not in control]
     options = [f"{text} ({' | '.join(control)})"] if control else []

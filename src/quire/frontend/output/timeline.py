@@ -67,7 +67,6 @@ class Timeline:
         core_id: the core's number for the sequence.
         metrics: the request's, shared by its n sequences.
         finished: when it ended; None while it runs.
-        num_dropped: events that were dropped.
     """
 
     def __init__(

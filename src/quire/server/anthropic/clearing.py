@@ -24,7 +24,6 @@ class Cleared:
     """A conversation after its edits.
 
     Attributes:
-        turns: the remaining turns.
         applied: the edits that changed the prompt.
         original_tokens: tokens of the prompt before the edits, if an edit counted them.
     """

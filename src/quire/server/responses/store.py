@@ -25,7 +25,6 @@ class Making:
     Attributes:
         task: ends with the response.
         flush: writes the generated text so far into the response.
-        events: its events, if it is streamed.
     """
 
     task: asyncio.Task[None]

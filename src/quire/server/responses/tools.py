@@ -44,7 +44,6 @@ class ServedTool:
 
     Attributes:
         place: the request's field with the tool.
-        namespace: the namespace that contains it.
         name: the model's name for it: the tool's, unless several tools have that name.
     """
 

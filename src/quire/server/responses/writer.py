@@ -27,7 +27,6 @@ class ItemWriter:
     """Writes items one after another; a piece of another kind begins a new item.
 
     Args:
-        new_call_id: returns the id of a call.
         called: returns the client's name and namespace of the tool that the model calls.
         encode: add reasoning as opaque text, too.
 

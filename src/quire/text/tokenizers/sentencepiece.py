@@ -245,7 +245,6 @@ class TextNormalizer:
     Attributes:
         stages: replacements and removals of characters, if any.
         prefix: put a space in front of every text.
-        space: the replacement for spaces.
         once: put none in front of text behind a special token (Transformers' `legacy: false`).
     """
 
