@@ -23,11 +23,13 @@ class MappedFile:
 
     Raises:
         ModelNotFoundError: the file cannot be opened.
-        CheckpointError: the file is empty or cannot be mapped.
+        CheckpointError: the file is empty, a pipe, or cannot be mapped.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.is_fifo():  # to open it waits for a writer
+            raise CheckpointError(f"{path.name} is a pipe.", fix="Name a file.")
         try:
             with path.open("rb") as file:
                 self.size = path.stat().st_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import tracemalloc
 from pathlib import Path
@@ -110,6 +111,13 @@ def test_a_lying_header_length_allocates_nothing(tmp_path: Path, length: int) ->
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1 << 20
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    os.mkfifo(path)
+    with pytest.raises(CheckpointError, match=r"model.safetensors is a pipe\."):
+        SafetensorsFile(path)
 
 
 def test_unknown_dtype(tmp_path: Path) -> None:
