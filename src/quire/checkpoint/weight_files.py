@@ -30,7 +30,7 @@ def weight_files(folder: Path) -> list[Path]:
     weights, an adapter) are left alone.
     """
     single = folder / "model.safetensors"
-    if (folder / INDEX).exists():
+    if (folder / INDEX).is_file():
         return _indexed(folder, single)
     if single.exists():
         return [single]

@@ -10,7 +10,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from quire.core.errors import EngineDeadError, InvalidRequestError, QuireError
+from quire.core.errors import (
+    EngineDeadError,
+    EngineSleepingError,
+    InvalidRequestError,
+    QuireError,
+)
 from quire.server.contract import OF_ENGINE, contract
 from quire.server.errors import ApiError, invalid
 from quire.server.http.json_text import json_response
@@ -46,14 +51,15 @@ async def wake_up(request: Request) -> Response:
     engine = _engine(request)
     try:
         await engine.wake_up(request.query_params.getlist("tags") or None)
-    except (InvalidRequestError, EngineDeadError):
+    except InvalidRequestError:
         raise
     except QuireError as error:  # it may name files
         logger.error("the model cannot be loaded again: %s", error)
         raise ApiError(
             HTTPStatus.SERVICE_UNAVAILABLE,
             "The model cannot be loaded; the engine sleeps on. The server's log has the cause.",
-            code=error.code,
+            # A core that was lost meanwhile is not the end of the engine.
+            code=EngineSleepingError.code if isinstance(error, EngineDeadError) else error.code,
         ) from error
     return Response()
 

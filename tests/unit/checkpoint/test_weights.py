@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -160,3 +161,9 @@ def test_a_classifier_is_made_of_one_plain_matrix(tmp_path: Path, other: str) ->
     weights = open_weights(resolve(str(write_folder(tmp_path, **tensors, **{other: A}))))
     with pytest.raises(CheckpointError, match=other):
         LabelWeights(weights, "score.weight", [1], less=False)
+
+
+def test_an_index_that_is_a_pipe_is_none(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").touch()
+    os.mkfifo(tmp_path / INDEX)
+    assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]

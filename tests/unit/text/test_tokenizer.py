@@ -184,6 +184,17 @@ def test_chat_templates(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
+def test_chat_templates_that_cannot_be_read(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "additional_chat_templates" / "rag.jinja").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"rag\.jinja cannot be read: Is a directory\."):
+        load_tokenizer(tmp_path)
+    (tmp_path / "additional_chat_templates" / "rag.jinja").rmdir()
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja cannot be read: 'utf-8'"):
+        load_tokenizer(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [

@@ -153,16 +153,27 @@ def chat_templates(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
                     )
     for name in ("chat_templates", "additional_chat_templates"):
         for path in sorted((folder / name).glob("*.jinja")):
-            templates[path.stem] = path.read_text(encoding="utf-8")
+            templates[path.stem] = _text(path)
     single = folder / "chat_template.jinja"
     if single.is_file():
-        templates["default"] = single.read_text(encoding="utf-8")
+        templates["default"] = _text(single)
     processor = any((folder / name).is_file() for name in _PROCESSOR_FILES)
     for name in ("chat_template.json", "processor_config.json"):
         found = optional_json(folder / name).get("chat_template")
         if isinstance(found, str) and (processor or "default" not in templates):
             templates["default"] = found
     return templates
+
+
+def _text(path: Path) -> str:
+    """Return what a file holds; raises CheckpointError, which names it."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise CheckpointError(
+            f"{path.name} cannot be read: {reason}.", fix="Download or copy the file again."
+        ) from error
 
 
 _BERT_ROLES = {
@@ -182,12 +193,7 @@ def wordpiece_backend(
     Raises:
         CheckpointError: the file is no vocabulary, or lacks a special token.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(
-            f"{path.name} cannot be read: {error}.", fix="Download or copy the file again."
-        ) from error
+    lines = _text(path).splitlines()
     ids = {token: index for index, token in enumerate(lines)}
     named = _BERT_ROLES | roles
     cls, sep, unknown = (named[role] for role in ("cls_token", "sep_token", "unk_token"))
