@@ -6,8 +6,9 @@
 
 namespace quire {
 
-// Sizes of attention's tiles. They are fixed, because results depend on them to the bit.
+// Sizes of attention's tiles. Those of keys are fixed, because results depend on them to the bit.
 constexpr int kAttentionRows = 64;        // max query rows (positions * heads per kv head) of a tile
+constexpr int kAttentionMostRows = 256;   // of kernels that take larger tiles (tile_rows)
 constexpr int kAttentionKeys = 128;       // keys of a tile; tiles begin at multiples of it
 constexpr int kAttentionPartition = 1024; // keys after which a partial result is merged
 constexpr int kAttentionHeadDim = 256;    // largest head size (attention_any.h: of any other shape)
@@ -68,6 +69,7 @@ struct AttentionArgs {
   const float* sinks;  // [heads], or null
   bool packed;         // two elements per byte
   const int32_t* whole = nullptr;  // [num_seqs], or null
+  int64_t tile_rows = kAttentionRows;  // max query rows of a tile, from the kernel table
 };
 
 // Tokens after its own that a row of sequence `seq` sees; the maximum if it sees all.
@@ -99,6 +101,8 @@ struct AttentionKernels {
   // Attention over latents; `room` is the thread's memory, of latent_room_floats.
   void (*latent_attention[kCacheDTypeCount])(const LatentArgs&, int64_t task, float* room);
   void (*exp2)(float* y, const float* x, int64_t count);  // the softmax's, for its test
+  // Max query rows of a tile of paged_attention[dtype] with these arguments.
+  int64_t (*tile_rows)(const AttentionArgs&, int dtype);
 };
 
 }  // namespace quire

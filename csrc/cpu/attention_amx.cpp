@@ -1,5 +1,5 @@
 // Paged attention on AMX tiles, in bfloat16 (which represents int8 and 8-bit floats exactly), with the
-// tasks, tiles and guarantees of attention.cpp.
+// tasks, tiles and guarantees of attention.cpp. A task has up to kAttentionMostRows rows.
 //
 // A tile register holds 16 rows of 64 bytes. Per 16 query rows and key tile of kAttentionKeys:
 //
@@ -29,24 +29,38 @@ void clear(const Work& w, State& state) {
   state.empty = true;
 }
 
+// The steps of 32 keys that rows of slabs [slab, slab + count) see.
+template <class T>
+Steps seen_steps(const Work& w, const Keys<T>& keys, int slab, int count, int64_t start) {
+  // Positions ascend, and so do the first tokens that rows see.
+  const int64_t low = w.first[slab * kSide] - start;
+  const int64_t high = w.at[(slab + count) * kSide - 1] + int64_t{w.ahead} + 1 - start;
+  const int64_t first = low > keys.first ? low : keys.first, last = high < keys.last ? high : keys.last;
+  if (first >= last) return {0, 0};
+  return {static_cast<int>(first / 32), static_cast<int>((last + 31) / 32)};
+}
+
 // One key tile and all rows of a head; `scales` may be null.
 template <class T>
 void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* scales,
             Ahead& ahead, int64_t start, State& state) {
   const int first = keys.first / kSide, last = (keys.last + kSide - 1) / kSide;
-  const int step = first / 2, end = (last + 1) / 2;
   KeyRows k[kKeyTiles];
   for (int tile = first; tile < last; ++tile) k[tile] = key_rows(keys, tile, w.k[tile]);
   for (int slab = 0; slab < w.slabs; slab += 2) {
     const int slabs = slab + 1 < w.slabs ? 2 : 1;
-    score_tiles<T>(w, k, slab, slabs, first, last);
+    const Steps steps = w.seen[slab / 2] = seen_steps(w, keys, slab, slabs, start);
+    if (steps.none()) continue;
+    const int begin = 2 * steps.begin, end = 2 * steps.end;
+    score_tiles<T>(w, k, slab, slabs, begin > first ? begin : first, end < last ? end : last);
     for (int s = slab; s < slab + slabs; ++s) {
-      weigh_tile<kSide>(a, w, s, keys, scales, start, state, step, end);
+      weigh_tile<kSide>(a, w, s, keys, scales, start, state, steps.begin, steps.end);
     }
   }
+  const Steps all{first / 2, (last + 1) / 2};
   int d = 0;
-  for (; d + 2 <= w.dim_steps; d += 2) add_columns<2>(w, state, keys, d, step, end, ahead);
-  if (d < w.dim_steps) add_columns<1>(w, state, keys, d, step, end, ahead);
+  for (; d + 2 <= w.dim_steps; d += 2) add_columns<2>(w, state, keys, d, all, ahead);
+  if (d < w.dim_steps) add_columns<1>(w, state, keys, d, all, ahead);
   state.empty = false;
 }
 
@@ -182,7 +196,7 @@ struct TileWork {
 
   // Heads of few rows that are read together: twice the bytes come in longer runs. In 8 bits a head at a
   // time was faster.
-  int heads() const { return tile.few() && sizeof(T) == 2 ? kSlabs : 1; }
+  int heads() const { return tile.few() && sizeof(T) == 2 ? kFewHeads : 1; }
   int64_t lead() const {
     if (!tile.few()) return kWholeTile;
     if (a.tuning.ahead_bytes > 0) return a.tuning.ahead_bytes;
@@ -250,6 +264,11 @@ void tiled_attention(const AttentionArgs& a, int64_t index) {
   if (!work.tile.few()) configure_tiles();
   walk<T>(a, a.tasks[index], work);
   _tile_release();
+}
+
+int64_t tiled_attention_rows(const AttentionArgs& a, int dtype) {
+  const bool tiled = dtype != kFloat32 && dtype != kFloat16;
+  return tiled && fits_tiles(a) ? kAttentionMostRows : kAttentionRows;
 }
 
 template void tiled_attention<bf16>(const AttentionArgs&, int64_t);

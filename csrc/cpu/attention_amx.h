@@ -11,8 +11,9 @@ namespace {
 
 constexpr int kSide = 16;                            // rows, and 4-byte columns, of a tile register
 constexpr int kCells = kSide * kSide;                // 4-byte elements of a tile register
-constexpr int kSlabs = kAttentionRows / kSide;       // of query rows
+constexpr int kSlabs = kAttentionMostRows / kSide;   // of query rows
 constexpr int kFewRows = 8;                          // of a head, that share vectors with other keys
+constexpr int kFewHeads = 4;                         // max heads of few rows that are read together
 constexpr int kKeyTiles = kAttentionKeys / kSide;
 constexpr int kKeySteps = kAttentionKeys / 32;       // of 32 keys, as the inner dimension
 constexpr int kDimSteps = kAttentionHeadDim / 32;    // of 32 columns, as the inner dimension
@@ -25,10 +26,17 @@ constexpr bool kWholeNumbers = __is_same(T, int8_t);
 // A partial result: acc / sum, both times 2^-top. acc is stored in whole tiles. With few rows a slab is
 // a head, and `top` and `sum` repeat its rows.
 struct State {
-  alignas(64) float top[kAttentionRows];
-  alignas(64) float sum[kAttentionRows];
+  alignas(64) float top[kAttentionMostRows];
+  alignas(64) float sum[kAttentionMostRows];
   alignas(64) float acc[kSlabs][kDimTiles][kCells];
   bool empty;
+};
+
+// Of 32 keys each.
+struct Steps {
+  int begin, end;
+
+  bool none() const { return begin == end; }
 };
 
 // Scores are [keys][lanes]: a slab's rows are the lanes. Few rows fill a vector with several keys.
@@ -36,15 +44,16 @@ struct Work {
   int rows, lanes;   // of a slab of few rows; else all rows, and 16
   int slabs, group;
   int dim_steps, dim_tiles;
-  alignas(64) int32_t at[kAttentionRows];     // position of each row
-  alignas(64) int32_t first[kAttentionRows];  // of the tokens that it sees
-  alignas(64) float worth[kAttentionRows];    // factors of the rows' scores
+  alignas(64) int32_t at[kAttentionMostRows];     // position of each row
+  alignas(64) int32_t first[kAttentionMostRows];  // of the tokens that it sees
+  alignas(64) float worth[kAttentionMostRows];    // factors of the rows' scores
   int ahead;                                  // tokens that a row sees after its own
   int last;                                   // last position of the sequence
+  Steps seen[kSlabs / 2];                     // of the key tile, by some row of each pair of slabs
   // q^T: pairs of columns down, rows across. For int8 keys: fours, upper bytes and lower bytes in turns.
   alignas(64) uint32_t q[kSlabs][kDimSteps][kCells];
-  alignas(64) float scores[kSlabs][kAttentionKeys * kSide];
-  alignas(64) int32_t lower[kSlabs][kAttentionKeys * kSide];  // products with lower bytes
+  alignas(64) float scores[kFewHeads][kAttentionKeys * kSide];  // of two slabs, or heads of few rows
+  alignas(64) int32_t lower[kFewHeads][kAttentionKeys * kSide];  // products with lower bytes
   alignas(64) uint32_t weights[kSlabs][kKeySteps][kCells];    // rows down, pairs of keys across
   alignas(64) uint32_t v[kKeySteps][4][kCells];  // pairs of keys down, 64 columns across
   alignas(64) uint8_t k[kKeyTiles][kSide * kAttentionHeadDim * 2];  // keys that are not read in place

@@ -97,14 +97,21 @@ QUIRE_ONCE inline void add_values(Work& w, State& state, int slab, int d, int c,
   }
 }
 
-// The values of Columns x 32 columns for all slabs: so many stay in the L1 cache.
+// The values of Columns x 32 columns for all slabs, of those keys of steps `all` that they see: so many
+// columns stay in the L1 cache.
 template <int Columns, class T>
-void add_columns(Work& w, State& state, const Keys<T>& keys, int d, int step, int end, Ahead& ahead) {
-  pack_values<Columns>(w, keys, step, end, d, ahead);
+void add_columns(Work& w, State& state, const Keys<T>& keys, int d, Steps all, Ahead& ahead) {
+  pack_values<Columns>(w, keys, all.begin, all.end, d, ahead);
   for (int c = 0; c < Columns; ++c) {
-    int slab = 0;
-    for (; slab + 2 <= w.slabs; slab += 2) add_values<2>(w, state, slab, d + c, c, step, end);
-    if (slab < w.slabs) add_values<1>(w, state, slab, d + c, c, step, end);
+    for (int slab = 0; slab < w.slabs; slab += 2) {
+      const Steps steps = w.seen[slab / 2];
+      if (steps.none() && !state.empty) continue;  // empty sums become 0
+      if (slab + 1 < w.slabs) {
+        add_values<2>(w, state, slab, d + c, c, steps.begin, steps.end);
+      } else {
+        add_values<1>(w, state, slab, d + c, c, steps.begin, steps.end);
+      }
+    }
   }
 }
 

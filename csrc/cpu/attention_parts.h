@@ -25,6 +25,9 @@ void tiled_latent_attention(const LatentArgs& a, int64_t task, float* room);
 // Of other keys and values on tiles, if they compute the shape; T is bf16 or of 8 bits.
 template <class T>
 void tiled_attention(const AttentionArgs& a, int64_t task);
+
+// The table's `tile_rows`.
+int64_t tiled_attention_rows(const AttentionArgs& a, int dtype);
 #endif
 
 // y[i] = 2^x[i] as attention computes it.

@@ -24,8 +24,7 @@ struct Tile {
   }
 };
 
-std::vector<Tile> cut_rows(const AttentionArgs& a) {
-  const int64_t positions = attention_tile_positions(a.heads, a.kv_heads);
+std::vector<Tile> cut_rows(const AttentionArgs& a, int64_t positions) {
   std::vector<Tile> tiles;
   for (int64_t s = 0; s < a.num_seqs; ++s) {
     int64_t row = a.query_start_loc[s];
@@ -146,8 +145,8 @@ struct Writer {
 };
 
 // Maximum tiles of a step.
-int64_t most_tiles(const AttentionArgs& a, int64_t tokens) {
-  const int64_t positions = attention_tile_positions(a.heads, a.kv_heads);
+int64_t most_tiles(const AttentionArgs& a, int64_t tokens, int threads) {
+  const int64_t positions = attention_tile_positions(a, tokens, threads);
   return std::min(tokens, tokens / positions + 2 * a.num_seqs);
 }
 
@@ -157,7 +156,7 @@ struct Layout {
 
   Layout(const AttentionArgs& a, int64_t tokens, int threads) {
     const auto aligned = [](int64_t bytes_) { return (bytes_ + 63) / 64 * 64; };
-    const int64_t tasks = most_tiles(a, tokens) * a.kv_heads + kParts * threads;
+    const int64_t tasks = most_tiles(a, tokens, threads) * a.kv_heads + kParts * threads;
     merges = aligned(tasks * static_cast<int64_t>(sizeof(AttentionTask)));
     partials = merges +
                aligned(kParts * threads * static_cast<int64_t>(sizeof(AttentionMerge)));
@@ -167,10 +166,14 @@ struct Layout {
 
 }  // namespace
 
-int64_t attention_tile_positions(int64_t heads, int64_t kv_heads) {
-  const int64_t group = heads / kv_heads;
+int64_t attention_tile_positions(const AttentionArgs& a, int64_t tokens, int threads) {
+  const int64_t group = a.heads / a.kv_heads, tasks = thread_tasks(a) * threads;
   int64_t positions = 1;
-  while (2 * positions * group <= kAttentionRows) positions *= 2;
+  while (2 * positions * group <= a.tile_rows && 2 * positions <= kAttentionKeys) {
+    const bool small = 2 * positions * group <= kAttentionRows;
+    if (!small && tokens * a.kv_heads < tasks * 2 * positions) break;
+    positions *= 2;
+  }
   return positions;
 }
 
@@ -180,7 +183,7 @@ int64_t attention_plan_bytes(const AttentionArgs& a, int64_t tokens, int threads
 
 int64_t plan_attention(AttentionArgs& a, int64_t tokens, void* memory, int threads,
                        AttentionSplit split) {
-  std::vector<Tile> tiles = cut_rows(a);
+  std::vector<Tile> tiles = cut_rows(a, attention_tile_positions(a, tokens, threads));
   int64_t total = 0;
   for (const Tile& tile : tiles) total += tile.cost * a.kv_heads;
   const int64_t share = total / (thread_tasks(a) * threads);

@@ -9,9 +9,10 @@ namespace quire {
 // Whether tiles are split into parts. Results are equal; the other values are for tests and benchmarks.
 enum class AttentionSplit : int { kAutomatic, kNever, kAlways };
 
-// Positions in a tile: a power of two such that positions * (heads per kv head) is at most
-// kAttentionRows, so it divides kAttentionKeys; one if a single group is larger.
-int64_t attention_tile_positions(int64_t heads, int64_t kv_heads);
+// Positions in a tile of a step of `tokens` rows: a power of two that divides kAttentionKeys, such that
+// positions * (heads per kv head) is at most a.tile_rows; one if a single group is larger. If large tiles
+// were too few tasks for the threads, they are smaller, down to kAttentionRows.
+int64_t attention_tile_positions(const AttentionArgs& a, int64_t tokens, int threads);
 
 // Bytes that `plan_attention` needs for a step of `tokens` rows; most may stay untouched.
 int64_t attention_plan_bytes(const AttentionArgs& a, int64_t tokens, int threads);

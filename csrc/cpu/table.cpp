@@ -40,6 +40,7 @@ const Kernels kTable = {
          latent_attention<int8_t>, latent_attention<f8_e4m3>, latent_attention<f8_e5m2>,
          nullptr},
         exp2_floats,
+        [](const AttentionArgs&, int) -> int64_t { return kAttentionRows; },
     },
     &kSample,
     {

@@ -43,6 +43,7 @@ Kernels with_tiles() {
   attention[kInt8] = attention[kInt4] = tiled_attention<int8_t>;
   attention[kFloat8E4M3] = tiled_attention<f8_e4m3>;
   attention[kFloat8E5M2] = tiled_attention<f8_e5m2>;
+  k.attention.tile_rows = tiled_attention_rows;
   auto& latent = k.attention.latent_attention;
   latent[kBFloat16] = tiled_latent_attention<bf16>;
   latent[kInt8] = tiled_latent_attention<int8_t>;

@@ -44,6 +44,7 @@ struct PagedAttention final : Op {
     if (chunked && batch.whole != nullptr) {
       throw std::invalid_argument("with chunks, no sequence is seen whole");
     }
+    args_.tile_rows = kernels.attention.tile_rows(args_, cache.dtype);
   }
   const char* name() const override { return "paged_attention"; }
   int64_t& rows() override { return rows_; }

@@ -142,3 +142,19 @@ def test_the_block_size_changes_nothing(
         results.append(world.run(isa, pools[0], [(0, 30, 200)], None)[0])
     assert_same_bits(results[1], results[0])
     assert_same_bits(results[2], results[0])
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, *INTEGERS])
+def test_a_token_is_the_same_in_large_and_small_tiles(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool], kv_dtype: torch.dtype
+) -> None:
+    """On AMX one thread takes 256 rows of a head at a time here, and three take 64."""
+    n = 300
+    shape = Shape(8, 4, 64, 16, torch.bfloat16, kv_dtype)
+    world = make_world(generator, shape, [n])
+    for window, causal in ((None, True), (40, True), (40, False), (None, False)):
+        spans = [(0, pick(generator, 0, 40), n)]
+        large = world.run(isa, pools[0], spans, window, causal=causal)
+        assert_attended(world, isa, large, spans, window, causal=causal)
+        small = world.run(isa, pools[2], spans, window, causal=causal)
+        assert_same_bits(small[0], large[0])
