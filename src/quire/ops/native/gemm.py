@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, TypedDict, Unpack, get_args
+from typing import Literal, Self, TypedDict, Unpack, cast, get_args
 
 import numpy as np
 from msgspec.structs import astuple
@@ -37,6 +37,7 @@ _KINDS: dict[PackedKind, int] = {
 }
 _NAMES = {code: kind for kind, code in _KINDS.items()}
 _EPILOGUES = _native.EPILOGUES
+_EPILOGUE_NAMES = {code: cast(Epilogue, name) for name, code in _EPILOGUES.items()}
 
 
 Source = tuple[HostArray, HostArray, HostArray | None, HostArray | None, HostArray | None]
@@ -113,39 +114,27 @@ class PackedLinear:
             group,
             experts,
         )
-        self._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
+        self._keep(kernels, pool, packed, dtype)
 
     def _keep(
-        self,
-        kernels: Kernels,
-        pool: Pool,
-        packed: _native.PackedWeight,
-        kind: PackedKind,
-        shape: tuple[int, int],
-        dtype: DType,
-        epilogue: Epilogue,
-    ) -> None:
-        self._kernels = kernels
-        self._pool = pool
-        self._weight = packed
-        self.kind: PackedKind = kind
-        self.shape: tuple[int, int] = shape
-        self.dtype: DType = dtype
-        self.epilogue: Epilogue = epilogue
-        rows = shape[0] // packed.shape[10]
-        self.columns = rows // 2 if epilogue in GATED else rows
+        self, kernels: Kernels, pool: Pool, packed: _native.PackedWeight, dtype: DType
+    ) -> Self:
+        kind, epilogue, n, k = packed.shape[:4]
+        self._kernels, self._pool, self._weight = kernels, pool, packed
+        self.dtype, self.shape = dtype, (n, k)
+        self.kind: PackedKind = _NAMES[kind]
+        self.epilogue: Epilogue = _EPILOGUE_NAMES[epilogue]
+        self.columns = n // self.experts // (2 if self.epilogue in GATED else 1)
+        return self
 
     @classmethod
     def from_stored(
         cls, kernels: Kernels, pool: Pool, stored: StoredLinear, *, epilogue: Epilogue = "none"
     ) -> PackedLinear:
         """Return the weight in `stored`, with its bias. Raises ValueError for another epilogue."""
-        kind, packed_epilogue, n, k = stored.shape[:4]
-        if packed_epilogue != _EPILOGUES[epilogue]:
+        linear = cls.__new__(cls)._keep(kernels, pool, stored.weight, dtype_of(stored.dtype))
+        if linear.epilogue != epilogue:
             raise ValueError(f"the stored weight is not packed for {epilogue!r}")
-        dtype = dtype_of(stored.dtype)
-        linear = cls.__new__(cls)
-        linear._keep(kernels, pool, stored.weight, _NAMES[kind], (n, k), dtype, epilogue)
         return linear
 
     @classmethod
@@ -376,9 +365,7 @@ def _pack_codes(
         tuple(0 if t is None else address(t) for t in kept),
         0 if bias is None else address(bias),
     )  # fmt: skip
-    linear = PackedLinear.__new__(PackedLinear)
-    linear._keep(kernels, pool, packed, kind, (n, k), dtype, epilogue)
-    return linear
+    return PackedLinear.__new__(PackedLinear)._keep(kernels, pool, packed, dtype)
 
 
 def packed_linear(weight: LinearWeight) -> PackedLinear:
