@@ -44,6 +44,9 @@ class EngineStats:
     """The number of the first one."""
     block_size = 0
     """Tokens of a KV block; 0 if unknown."""
+    _working_since = 0.0
+    """When the latest request ended, or the first after a pause arrived; `_finish_gaps` has the
+    seconds from there to the next end."""
 
     def __init__(self) -> None:
         self.scheduler: SchedulerStats | None = None
@@ -103,7 +106,7 @@ class EngineStats:
         self.observer: Callable[[], None] | None = None
         """Called after each step."""
         self._repeats = RepeatedPrefixes()
-        self._finish_times: deque[float] = deque(maxlen=64)
+        self._finish_gaps: deque[float] = deque(maxlen=64)
         self._log = ProgressLog()
 
     def of(self, replica: int) -> EngineStats:
@@ -133,10 +136,14 @@ class EngineStats:
         return joined(self.front, self.core, self.request_queue_time.total)
 
     def seconds_to_finish(self, count: int, now: float) -> float | None:
-        """Return how long `count` requests take at the recent rate; None if none has finished."""
-        if not self._finish_times or now <= self._finish_times[0]:
+        """Return how long `count` requests take at the recent rate; None if none has finished.
+
+        Call it while there are requests.
+        """
+        if not self._finish_gaps:
             return None
-        return count * (now - self._finish_times[0]) / len(self._finish_times)
+        worked = sum(self._finish_gaps) + max(0.0, now - self._working_since)
+        return count * worked / len(self._finish_gaps)
 
     def on_ready(self, num_blocks: int) -> None:
         """Record a new core with this many KV blocks, none in use."""
@@ -178,6 +185,8 @@ class EngineStats:
 
         `images`: digests of those in the prompt.
         """
+        if not self.in_flight():
+            self._working_since = time.monotonic()
         adapter = options.lora_request
         apart = (adapter and adapter.lora_int_id, *images)
         repeats = self._repeats.note(prompt_token_ids, options.cache_salt, apart)
@@ -241,7 +250,8 @@ class EngineStats:
         if arrival is not None:
             arrival.record.output_tokens = tokens // n
             self.ended_mix.join(arrival.asks)
-        self._finish_times.append(m.finished_time)
+        self._finish_gaps.append(max(0.0, m.finished_time - self._working_since))
+        self._working_since = m.finished_time
         self.e2e_request_latency.observe(m.finished_time - m.arrival_time)
         if m.first_scheduled_time:
             self.request_queue_time.observe(m.first_scheduled_time - m.arrival_time)

@@ -26,6 +26,8 @@ MAX_NAME = 200
 """Most characters of a name in an error."""
 RETRY_SECONDS = (1, 60)
 """Shortest and longest `Retry-After`."""
+FIRST_RETRY_SECONDS = 5
+"""`Retry-After` before any request has finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,9 @@ class ServerState:
         stats.rejected += 1
         seconds = stats.seconds_to_finish(-(-queued // 2), time.monotonic())
         shortest, longest = RETRY_SECONDS
-        wait = longest if seconds is None else min(max(math.ceil(seconds), shortest), longest)
+        if seconds is None:
+            seconds = FIRST_RETRY_SECONDS
+        wait = min(max(math.ceil(seconds), shortest), longest)
         raise ApiError(
             HTTPStatus.TOO_MANY_REQUESTS,
             f"{queued} requests wait already, and the queue holds {most}; try again in {wait} s.",

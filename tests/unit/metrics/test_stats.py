@@ -49,8 +49,20 @@ def test_how_long_the_queue_takes() -> None:
     for second in range(100):
         metrics = RequestMetrics(arrival_time=1.0, finished_time=second / 2)
         stats.on_request_finished(metrics, 5, 0, 1, None)
-    assert stats.seconds_to_finish(3, 50.0) == pytest.approx(1.5)
-    assert stats.seconds_to_finish(3, 82.0) == pytest.approx(3.0)  # none has finished since
+    assert stats.seconds_to_finish(3, 49.5) == pytest.approx(1.5)
+    assert stats.seconds_to_finish(3, 81.5) == pytest.approx(3.0)  # none has finished since
+
+
+def test_a_pause_does_not_make_the_queue_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = EngineStats()
+    for begin in (10.0, 5000.0):  # more than an hour without a request lies between
+        monkeypatch.setattr("quire.metrics.stats.time.monotonic", lambda begin=begin: begin)
+        stats.on_arrival([1])
+        stats.in_flight = lambda: 1
+        metrics = RequestMetrics(arrival_time=begin, finished_time=begin + 2.0)
+        stats.on_request_finished(metrics, 5, 0, 1, None)
+        stats.in_flight = int
+    assert stats.seconds_to_finish(4, 5002.0) == pytest.approx(8.0)
 
 
 def test_one_line_in_ten_seconds_of_work(caplog: pytest.LogCaptureFixture) -> None:
