@@ -201,6 +201,8 @@ class RooflineCost:
         overlap: of reading weights and products.
         overhead_seconds, seq_overhead_seconds, copy_bytes_per_second: see `HardwareProfile`.
         sum_seconds, sum_token_seconds: of sums over cards, per step and per token.
+        turn_share: of the host's time, what a turn of several passes spends once; each pass spends
+            the rest.
     """
 
     weight_bytes: float
@@ -226,6 +228,7 @@ class RooflineCost:
     head_products: float = 1.0
     sum_seconds: float = 0.0
     sum_token_seconds: float = 0.0
+    turn_share: float = 1.0
 
     def seconds(
         self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None

@@ -161,18 +161,24 @@ class Estimator:
             seconds = [s.count * sum(column) for s, column in zip(steps, columns, strict=True)]
         scale = rest / max(1e-9, sum(seconds))
         each = [scale * t / s.count for s, t in zip(steps, seconds, strict=True)]
-        step, row, prompt = fitted(columns, each, [s.count for s in steps])
-        return [
-            Serving(
-                replace(
-                    cost,
-                    overhead_seconds=cost.overhead_seconds + usual * step,
-                    seq_overhead_seconds=cost.seq_overhead_seconds + each_row * row,
-                ),
-                usual * prompt,
+        steps_part, rows_part, prompts_part = fitted(columns, each, [s.count for s in steps])
+        found = []
+        for cost in map(self._cost_of, self._fits):
+            served = replace(
+                cost,
+                overhead_seconds=cost.overhead_seconds + usual * steps_part,
+                seq_overhead_seconds=cost.seq_overhead_seconds + each_row * rows_part,
             )
-            for cost in map(self._cost_of, self._fits)
-        ]
+            step, row = served.overhead_seconds, served.seq_overhead_seconds
+            host = sum(s.count * (step + row * s.seqs) for s in steps)
+            turns = min(1.0, self._turn_seconds() / max(1e-9, host))
+            found.append(Serving(replace(served, turn_share=turns), usual * prompts_part))
+        return found
+
+    def _turn_seconds(self) -> float:
+        """Return the core's time around steps; that of inputs and samples is each pass's."""
+        each = ("model", "idle", "sample", "prepare")
+        return max(0.0, 1.0 - self._window.share(*each)) * self._window.seconds
 
     def step_seconds(self, tokens: float) -> float:
         """Return the model's time for one step of the running sequences with `tokens` rows."""

@@ -48,8 +48,11 @@ class LengthExecutor(ClockedExecutor):
     def submit(self, batch: SchedulerOutput, ahead: Pending | None = None) -> ModelledStep:
         """Begin a step; it ends when its result is requested, or later."""
         output = ModelOutput(self._sample(batch))
-        host = self._stages[0].cost.host_seconds(len(batch.request_ids))
-        self._clock.advance(host + len(batch.new_sequences) * self._stages[0].request_seconds)
+        cost = self._stages[0].cost
+        host = cost.host_seconds(len(batch.request_ids))
+        more = (batch.num_passes - 1) * (1.0 - cost.turn_share) * host
+        new = len(batch.new_sequences) * self._stages[0].request_seconds
+        self._clock.advance(host + more + new)
         end, slowest, rows = self._clock(), 0.0, int(batch.num_scheduled_tokens.sum())
         for number, stage in enumerate(self._stages):
             device = batch.num_passes * (step_seconds(stage.cost, batch) - host)

@@ -55,6 +55,13 @@ def test_twice_the_seats_for_twice_the_clients_are_twice_as_fast() -> None:
     assert seats.estimated_gain == pytest.approx(2.0 * 9.7e-3 / (9.7e-3 + read) - 1.0, abs=0.04)
 
 
+def test_each_pass_of_a_turn_has_its_inputs_and_samples() -> None:
+    parts = {"schedule": 1.0, "update": 0.5, "core_send": 0.5, "sample": 2.0, "prepare": 0.5}
+    turns = change(fixed(parts=parts), "--num-scheduler-steps 8")
+    assert turns.simulated
+    assert 0.1 < turns.estimated_gain < 1.0 / (1.0 - 0.2 * 7 / 8) - 1.0 + 0.02
+
+
 def test_blocks_for_all_end_the_wait() -> None:
     """A sequence of 31 computed tokens has two blocks; a block is reserved for each."""
     few = {"num_gpu_blocks_override": 24, "max_model_len": 64, "max_num_seqs": 16}
