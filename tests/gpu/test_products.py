@@ -23,8 +23,8 @@ from tests.triton.test_products import close, quantized
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU")
 
-FORMS = ["dense", "int8", "codes", "float8", "float8_a16", "zeros", "offsets", "book", "e2m1",
-         "ordered"]  # fmt: skip
+FORMS = ["dense", "int8", "codes", "float8", "float8_a16", "zeros", "paired", "offsets",
+         "book", "e2m1", "ordered"]  # fmt: skip
 ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 
@@ -110,7 +110,7 @@ def test_a_norm_quantizes_with_the_bits_of_two_kernels(
     assert all(torch.equal(own.float(), other.float()) for own, other in pairs)
 
 
-@pytest.mark.parametrize("form", ["dense", "zeros", "int8", "float8"])
+@pytest.mark.parametrize("form", ["dense", "zeros", "paired", "int8", "float8"])
 def test_experts_alone(ops: TritonOps, form: str) -> None:
     count, hidden, width = 8, 256, 128
     sizes = (count * 2 * width, hidden), (count * hidden, width)

@@ -78,10 +78,10 @@ class Compiler:
     """Compiles what is launched."""
 
     def __init__(self, name: str) -> None:
-        self._amd = name.startswith("gfx")
-        self.capability = AMD_LIKE if self._amd else int(name)
-        self.shared = AMD_SHARED[name] if self._amd else SHARED[self.capability]
-        self._target = GPUTarget("hip", name, 64) if self._amd else GPUTarget("cuda", int(name), 32)
+        self.amd = name.startswith("gfx")
+        self.capability = AMD_LIKE if self.amd else int(name)
+        self.shared = AMD_SHARED[name] if self.amd else SHARED[self.capability]
+        self._target = GPUTarget("hip", name, 64) if self.amd else GPUTarget("cuda", int(name), 32)
         self._known: set[object] = set()
         self.compiled: list[str] = []
 
@@ -109,7 +109,7 @@ class Compiler:
         self._known.add(key)
         source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
         built = triton.compile(source, target=self._target, options=options)
-        assert built.asm["hsaco" if self._amd else "cubin"]
+        assert built.asm["hsaco" if self.amd else "cubin"]
         assert built.metadata.shared <= self.shared, (kernel.__name__, built.metadata)
         self.compiled.append(kernel.__name__)
 
@@ -119,7 +119,7 @@ def rows_of(capability: int) -> list[torch.dtype]:
     return [torch.int8, torch.float8_e4m3fn] if capability >= 89 else [torch.int8]
 
 
-def launch_everything(dtype: torch.dtype, capability: int, shared: int) -> None:
+def launch_everything(dtype: torch.dtype, capability: int, shared: int, *, amd: bool) -> None:
     """Call each op that launches kernels, with each form of weight and cache."""
     x = torch.randn(3, 96).to(dtype)
     gain = torch.ones(96, dtype=dtype)
@@ -132,6 +132,7 @@ def launch_everything(dtype: torch.dtype, capability: int, shared: int) -> None:
         rows.activation(x, kind)
     rows.argmax(torch.randn(2, 5000))
     launch.shared_bytes = lambda device: shared
+    linear.pairs = lambda device: not amd
     if capability >= 90:
         early = {"overlap": True, "launch_pdl": True}
         modules = attention, experts, last_tokens, latent, linear, lora, recurrent, rows, sampling
@@ -139,7 +140,17 @@ def launch_everything(dtype: torch.dtype, capability: int, shared: int) -> None:
             if hasattr(module, "overlap"):
                 module.overlap = lambda device: early
     forms: list[Any] = [DenseWeight(torch.randn(70, 96).to(dtype), gain[:70], "none")]
-    for name in ("int8", "codes", "float8", "float8_a16", "zeros", "offsets", "book", "ordered"):
+    for name in (
+        "int8",
+        "codes",
+        "float8",
+        "float8_a16",
+        "zeros",
+        "paired",
+        "offsets",
+        "book",
+        "ordered",
+    ):
         parts = [quantized(name, 70, 96, seed=1)]
         if name[:6] != "float8" or capability >= 89:  # plain torch dequantizes it there
             forms.append(coded(parts, None, "none", 1, dtype))
@@ -243,7 +254,7 @@ def main() -> None:
     JITFunction.run = run
     torch.empty = torch.zeros  # no kernel writes: a token must not be NaN
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        launch_everything(dtype, compiler.capability, compiler.shared)
+        launch_everything(dtype, compiler.capability, compiler.shared, amd=compiler.amd)
     print(len(compiler.compiled), "launches compiled:", *np.unique(compiler.compiled))
 
 

@@ -34,6 +34,8 @@ def quantized(form: str, n: int, k: int, seed: int) -> QuantizedWeight:
     bits, group = (8, k) if form in by_row else (8, 32) if form == "codes" else (4, 32)
     shape = (n, -(-k // group))
     scale = rng.uniform(0.01, 0.02, shape).astype(np.float32)
+    if form == "paired":
+        scale = scale.astype(np.float16).astype(np.float32)
     if form in ("int8", "codes"):
         return QuantizedWeight(rng.integers(-127, 128, (n, k), np.int8), bits, scale, group)
     if form in ("float8", "float8_a16"):
@@ -43,6 +45,7 @@ def quantized(form: str, n: int, k: int, seed: int) -> QuantizedWeight:
     codes = rng.integers(0, 1 << bits, (n, k), np.uint8)
     extra: dict[str, Any] = {
         "zeros": {"zero": rng.integers(0, 16, shape).astype(np.float32)},
+        "paired": {"zero": rng.integers(0, 17, shape).astype(np.float32)},
         "fractions": {"zero": rng.uniform(0, 16, shape).astype(np.float32)},
         "offsets": {"offset": rng.standard_normal(shape).astype(np.float32)},
         "book": {"codebook": rng.standard_normal(1 << bits).astype(np.float32)},

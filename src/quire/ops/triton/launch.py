@@ -96,6 +96,11 @@ def has_float8(device: torch.device) -> bool:
     return device.type != "cuda" or capability(device) >= (8, 9)
 
 
+def pairs(device: torch.device) -> bool:
+    """Return whether kernels may have NVIDIA's instructions for two 16-bit floats."""
+    return device.type == "cuda" and not torch.version.hip
+
+
 def _version(capability: tuple[int, int]) -> str:
     return ".".join(map(str, capability))
 

@@ -17,6 +17,7 @@ from quire.ops.triton.launch import (
     COUNTERS,
     counters,
     overlap,
+    pairs,
     power_of_two,
     processors,
     stages,
@@ -168,7 +169,7 @@ def product(
         grouping.row_ids if grouping else None, grouping.tile_experts if grouping else None,
         rows, columns, width, given.stride, given.groups, weight.shape[0], x.stride(0),
         grouping.fan_out if grouping else 1, tiles_m,
-        form=given.form, group=given.group, halves=given.halves, biased=bias is not None,
+        form=given.of(x), group=given.group, halves=given.halves, biased=bias is not None,
         listed=grouping is not None, kind=UNGATED.get(kind, kind), gated=gated, segment=length,
         segments=segments, split=split, swapped=chosen.swapped, even=width % depth == 0,
         early=early, ahead=ahead,
@@ -228,7 +229,7 @@ def dequantized(weight: CodedWeight, dtype: torch.dtype) -> DenseWeight:
     numbers = torch.empty((columns, width), dtype=dtype, device=weight.codes.device)
     kernels.dequantize[(-(-columns // 64), -(-width // 128))](
         *given.tensors, numbers, columns, width, given.stride, given.groups, columns,
-        form=given.form, group=given.group,
+        form=given.of(numbers), group=given.group,
         halves=given.halves, even=width % 128 == 0, block_n=64, block_k=128,
         enable_fp_fusion=False, **overlap(numbers.device),
     )  # fmt: skip
@@ -244,6 +245,18 @@ class _Given(NamedTuple):
     groups: int
     halves: bool
     stride: int
+
+    def of(self, x: Tensor) -> str:
+        """Return the form for products with x: "pairs" instead of "zeros" if the card can."""
+        _, scale, zero, _, _ = self.tensors
+        if not (self.form == "zeros" and self.halves and pairs(x.device)):
+            return self.form
+        assert scale is not None
+        assert zero is not None
+        small = zero.dtype == torch.uint8 and scale.element_size() == x.element_size() == 2
+        # What a 16-bit scale has beyond bfloat16 is split off; float16 cannot hold bfloat16's.
+        holds = scale.dtype in (x.dtype, torch.float16)
+        return "pairs" if small and holds else self.form
 
     def nbytes(self, columns: int) -> int:
         """Return the bytes of so many columns of a row."""

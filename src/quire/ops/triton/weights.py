@@ -151,14 +151,19 @@ def coded(
         pairs = pad(codes, (0, -width % (2 * PAIR))).unflatten(1, (-1, 2, PAIR))
         codes = (pairs[:, :, 0] | pairs[:, :, 1] << 4).flatten(1)
     return CodedWeight(
-        codes.contiguous(), width, halves, form, _smallest(scale.t()), whole.group, numbers,
+        codes.contiguous(), width, halves, form, _smallest(scale.t(), dtype), whole.group, numbers,
         order, bias, epilogue, experts, dtype,
     )  # fmt: skip
 
 
-def _smallest(numbers: Tensor) -> Tensor:
-    """Return the numbers in the smallest type that holds each of them exactly."""
-    for dtype in (torch.uint8, torch.float16, torch.bfloat16):
+def _smallest(numbers: Tensor, preferred: torch.dtype = torch.float16) -> Tensor:
+    """Return the numbers in the smallest type that holds each of them exactly.
+
+    Args:
+        preferred: of two types of 16 bits.
+    """
+    first = (preferred,) if preferred.itemsize == 2 else ()
+    for dtype in (torch.uint8, *first, torch.float16, torch.bfloat16):
         smaller = numbers.to(dtype)
         if torch.equal(smaller.float(), numbers):
             return smaller.contiguous()

@@ -20,7 +20,6 @@ from quire.ops.triton.kernels.weights import (
     load_codes,
     load_first_codes,
     numbers_of,
-    part_of,
     prefetch_codes,
 )  # fmt: skip
 
@@ -49,8 +48,8 @@ def _added(
         at = k + part * depth
         rows = _rows(x, x_row, at, width, x_stride, even, depth).to(compute)
         weights = numbers_of(
-            part_of(codes, part, halves), scale, zero, offset, book, w_row, at, groups, height,
-            form, group, depth, block_n, compute,
+            codes, scale, zero, offset, book, w_row, at, groups, height, part, halves, form, group,
+            depth, block_n, compute,
         )  # fmt: skip
         left, right = rows, weights
         if swapped:
@@ -253,8 +252,7 @@ def dequantize(
     for part in tl.static_range(parts):
         at = k + part * depth
         values = numbers_of(
-            part_of(codes, part, halves), scale, zero, offset, book, row, at, groups, height, form,
-            group,
+            codes, scale, zero, offset, book, row, at, groups, height, part, halves, form, group,
             depth, block_n, compute,
         )  # fmt: skip
         column = at + tl.arange(0, depth)

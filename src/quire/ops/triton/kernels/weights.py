@@ -98,17 +98,85 @@ def e2m1_values(codes):
     return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37
 
 
+HALVES = {
+    tl.bfloat16: ("bf16x2", 0x43434343, 0x3F803F80),
+    tl.float16: ("f16x2", 0x64646464, 0x3C003C00),
+}
+"""Type → its PTX name in pairs; the high bytes of 2^7 or 2^10, whose last bit is worth 1; 1.0."""
+
+
+@triton.constexpr_function
+def pair_asm(compute: tl.dtype, part: int, split: bool) -> str:
+    """Return PTX that makes (codes − zero) · scale of the low or high half of four bytes.
+
+    $0, $1: the results in pairs. $2: the bytes. $3, $4: −(zero + 2^7 or 2^10). $5, $6: the scale,
+    and $7, $8 what it lacks, if it is `split`.
+
+    A code below the bytes of 2^7 is 2^7 + code. All but the last operation are exact.
+    """
+    kind, high, one = HALVES[compute]
+    shift = "shr.b32 a, $2, 4; and.b32 a, a, 0x0F0F0F0F;"
+    lines = [
+        ".reg .b32 a, b, c, d, one, none;",
+        f"mov.b32 one, {one:#x}; mov.b32 none, 0x80008000;",  # -0.0, which changes no sum
+        shift if part else "and.b32 a, $2, 0x0F0F0F0F;",
+    ]
+    for i, (selector, register) in enumerate((("0x4140", "b"), ("0x4342", "c"))):
+        rest = "none"
+        lines.append(f"prmt.b32 {register}, a, {high:#x}, {selector};")
+        lines.append(f"fma.rn.{kind} {register}, {register}, one, ${3 + i};")
+        if split:
+            lines.append(f"fma.rn.{kind} d, {register}, ${7 + i}, {rest};")
+            rest = "d"
+        lines.append(f"fma.rn.{kind} ${i}, {register}, ${5 + i}, {rest};")
+    return "{ " + " ".join(lines) + " }"
+
+
+@triton.jit
+def paired(codes, less, scale, part: tl.constexpr, split: tl.constexpr, compute: tl.constexpr):
+    """Return (codes − less) · scale of one half of bytes, two numbers at a time: the same bits.
+
+    less: integers up to 16. scale: of 16 bits; `split` if `compute` has fewer bits. Both are
+        float32 [block_n, 1 or columns].
+    """
+    bias: tl.constexpr = 128.0 if compute == tl.bfloat16 else 1024.0
+    near, less = scale.to(compute), (-bias - less).to(compute)
+    if split:
+        lacks = (scale - near.to(tl.float32)).to(compute)
+        values = tl.inline_asm_elementwise(
+            pair_asm(compute, part, True), "=r,=r,r,r,r,r,r,r,r",
+            [codes, less, near, lacks], dtype=near.dtype, is_pure=True, pack=4,
+        )  # fmt: skip
+    else:
+        values = tl.inline_asm_elementwise(
+            pair_asm(compute, part, False), "=r,=r,r,r,r,r,r",
+            [codes, less, near], dtype=near.dtype, is_pure=True, pack=4,
+        )  # fmt: skip
+    return values
+
+
+@triton.jit
+def _part_of(codes, part: tl.constexpr, halves: tl.constexpr):
+    """Return the codes of the first or second 64 columns."""
+    if halves:
+        codes = codes >> 4 if part == 1 else codes & 15
+    return codes
+
+
 @triton.jit
 def numbers_of(
-    codes, scale, zero, offset, book, row, k, groups, height,
-    form: tl.constexpr, group: tl.constexpr, block_k: tl.constexpr, block_n: tl.constexpr,
-    compute: tl.constexpr,
+    codes, scale, zero, offset, book, row, k, groups, height, part: tl.constexpr,
+    halves: tl.constexpr, form: tl.constexpr, group: tl.constexpr, block_k: tl.constexpr,
+    block_n: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """Return what codes mean, as `compute` [block_n, block_k].
 
     form: "dense", "int8" and "float8", which are numbers already; "codes", "e2m1", "zeros" and
-        "offsets", which are scaled by group; "book", whose codes are looked up first.
+        "offsets", which are scaled by group; "pairs", "zeros" that `paired` computes; "book", whose
+        codes are looked up first.
     """
+    if form != "pairs":
+        codes = _part_of(codes, part, halves)
     if form == "int8" or form == "float8":
         values = codes
     elif form == "dense":
@@ -118,24 +186,23 @@ def numbers_of(
             wide = tl.load(book + codes.to(tl.int32))
         elif form == "e2m1":
             wide = e2m1_values(codes)
-        elif form == "zeros":
+        elif form == "zeros" or form == "pairs":
             less = by_group(zero, row, k, groups, height, group, block_k, block_n)
-            if zero.dtype.element_ty == tl.uint8:
+            if form == "pairs":
+                wide = less
+            elif zero.dtype.element_ty == tl.uint8:
                 wide = as_float(codes, less)
             else:
                 wide = as_float(codes, 0.0) - less
         else:
             wide = as_float(codes, 0.0)
-        wide = wide * by_group(scale, row, k, groups, height, group, block_k, block_n)
-        if form == "offsets":
-            wide = wide + by_group(offset, row, k, groups, height, group, block_k, block_n)
-        values = wide.to(compute)
+        factor = by_group(scale, row, k, groups, height, group, block_k, block_n)
+        if form == "pairs":
+            split: tl.constexpr = scale.dtype.element_ty != compute
+            values = paired(codes, wide, factor, part, split, compute)
+        else:
+            wide = wide * factor
+            if form == "offsets":
+                wide = wide + by_group(offset, row, k, groups, height, group, block_k, block_n)
+            values = wide.to(compute)
     return values
-
-
-@triton.jit
-def part_of(codes, part: tl.constexpr, halves: tl.constexpr):
-    """Return the codes of the first or second 64 columns."""
-    if halves:
-        codes = codes >> 4 if part == 1 else codes & 15
-    return codes
