@@ -409,7 +409,7 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
     ),
     "http_overload": (
         healthy(ops=UNBOUND, parts={"idle": 4.0, "http": 9.0}),
-        "stream=false",
+        "smaller or fewer requests",
     ),
     "poor_drafts": (
         drafting(500, parts={"prepare": 3.0}, draft_seconds=2.9),

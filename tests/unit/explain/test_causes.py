@@ -462,6 +462,12 @@ def test_as_many_seats_are_advised_as_a_step_has_tokens() -> None:
         config(replace(evidence.args, **change.fields))  # it starts
 
 
+def test_an_event_loop_that_writes_is_told_to_write_less() -> None:
+    report = explain(healthy(parts={"idle": 4.0, "http": 4.0, "detokenize": 2.0, "send": 3.5}))
+    assert report.verdict.cause == "http_overload"
+    assert report.changes[0].flag == "stream=false, or several servers"
+
+
 def test_rejected_drafts_are_not_taken_for_tokens_computed_again() -> None:
     window = drafting(500, preemptions=3, generation_tokens=8500).window
     assert window.recomputed_tokens == 0

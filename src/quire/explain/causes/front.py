@@ -30,6 +30,8 @@ HALF = 0.5
 """Of the pixels: what an image of 0.7 times the side takes."""
 LEAST_PROCESS = 0.5
 """Share of its time that an image process must compute to delay the core."""
+WRITES = 0.25
+"""Share of detokenizing and sending in a busy event loop's time if it writes rather than reads."""
 LEAST_LOOP = 0.3
 """Share of the engine's CPU time that the event loop must take to delay the core."""
 
@@ -146,11 +148,14 @@ def http_overload(case: Case) -> Suspect | None:
         return None
     # Beside other programs a busy loop proves nothing, unless the core waits for it.
     lost = max(min(w.share("idle"), _loop_time(case, busy)), 0.5 * (busy - BUSY_LOOP))
+    what, why = "smaller or fewer requests, or several servers", "reads less per process"
+    if w.share("detokenize", "send") >= WRITES * busy:
+        what, why = "stream=false, or several servers", "writes fewer events per process"
     return suspect(
         f"The API process's thread is {min(1.0, busy):.0%} busy with connections, requests and "
         f"events, and the core waits {w.share('idle'):.0%} of the time.",
         lost,
-        advice("stream=false, or several servers", "writes fewer events per process", lost),
+        advice(what, why, lost),
         kind=Kind.WASTE,
     )
 
