@@ -12,19 +12,18 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
-// 2^x for x <= 127, with a relative error of 2^-18: weights are rounded to 8 bits. Results below 2^-126
-// are 0, so -inf gives 0; NaN stays NaN. 2^0 is exactly 1.
+// 2^x, with a relative error of 2^-18: weights are rounded to 8 bits. Results below 2^-126 are 0, so -inf
+// gives 0; NaN stays NaN. 2^0 is exactly 1. A polynomial of the fraction, times 2^floor(x).
 inline Vec exp2_weight(Vec x) {
-  const Vec low = max(broadcast(-127.0f), x);
-  const Vec magic = broadcast(12583039.0f);  // 1.5 * 2^23 + 127: its last bits become n + 127
-  const Vec shifted = add(low, magic);
-  const Vec f = sub(low, sub(shifted, magic));
-  Vec p = broadcast(0x1.3a02ccp-7f);
-  p = fma(p, f, broadcast(0x1.c9fc46p-5f));
-  p = fma(p, f, broadcast(0x1.ec0378p-3f));
-  p = fma(p, f, broadcast(0x1.62e12cp-1f));
+  const Vec f = above_floor(x);
+  Vec p = broadcast(0x1.b7f734p-7f);
+  p = fma(p, f, broadcast(0x1.abf868p-5f));
+  p = fma(p, f, broadcast(0x1.ee2452p-3f));
+  p = fma(p, f, broadcast(0x1.62d6c6p-1f));
   p = fma(p, f, broadcast(1.0f));
-  return mul(p, exponent(shifted));
+  // Subnormal results would take a hundred times as long.
+  const __mmask16 normal = _mm512_cmp_ps_mask(x, broadcast(-126.0f), _CMP_NLT_UQ);
+  return _mm512_maskz_scalef_ps(normal, p, x);
 }
 
 // The numbers of the keys that a vector of lanes holds, from the first on.
