@@ -13,6 +13,8 @@ from quire.resolve.flags import Flags, add_engine_flags
 
 INTERRUPTED = 130
 
+_HOW = "Write it after the command, or pipe it in."
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the prompt, the sampling flags and the engine's flags to `parser`."""
@@ -56,8 +58,8 @@ def _prompt(argument: str | None) -> str:
     text = argument
     if argument in (None, "-"):
         if argument is None and sys.stdin.isatty():
-            raise ConfigError("there is no prompt.", fix="Give one, or pipe it in.", param="PROMPT")
+            raise ConfigError("There is no prompt.", fix=_HOW, param="PROMPT")
         text = sys.stdin.read().removesuffix("\n")
     if not text:
-        raise ConfigError("the prompt is empty.", param="PROMPT")
+        raise ConfigError("The prompt is empty.", fix=_HOW, param="PROMPT")
     return text

@@ -81,7 +81,7 @@ async def create_cohere_embedding(request: Request) -> Response:
     body = call.body
     config = check_task(call.config, "embed")
     if (body.texts is None) == (body.inputs is None):
-        raise invalid("give either texts or inputs.", "texts")
+        raise invalid("Give either texts or inputs.", "texts")
     texts = body.texts or [
         "".join(part.text for part in each.content) for each in body.inputs or ()
     ]

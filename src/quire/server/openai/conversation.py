@@ -143,7 +143,7 @@ def _template_of(body: ChatRequest, server: ServerState) -> str | None:
                 where,
             )
     if body.documents and "documents" not in source:
-        raise invalid("this model's chat template does not use documents.", "documents")
+        raise invalid("This model's chat template does not use documents.", "documents")
     return template
 
 

@@ -180,7 +180,7 @@ class PoolingCall(Call, Generic[B]):
                 if getattr(body, name) not in (None, False):
                     raise invalid(f"{name} needs messages.", name)
             if body.input is None:
-                raise invalid("give either input or messages.", "input")
+                raise invalid("Give either input or messages.", "input")
             return _prompts(body.input)
         if body.input is not None:
             raise invalid("input and messages exclude each other.", "messages")

@@ -149,7 +149,7 @@ def _prompt(request: Request, body: TokenizeRequest) -> str | ChatPrompt | Image
     """Return the prompt; raise `ApiError`, 400, unless there is either a text or a conversation."""
     is_text = body.prompt is not None
     if is_text == (body.messages is not None):
-        raise invalid("give either a prompt or messages.", "messages" if is_text else "prompt")
+        raise invalid("Give either a prompt or messages.", "messages" if is_text else "prompt")
     if body.prompt is not None:
         for name in _OF_CHAT:
             if getattr(body, name) is not None:

@@ -171,7 +171,7 @@ def read_tools(
         return replace(reading, required=True, parallel=parallel, structured=True)
     if parsers.tools is None:
         raise invalid(
-            "this model's chat template has no known format of tool calls; set tool_choice to "
+            "This model's chat template has no known format of tool calls; set tool_choice to "
             "required or to a function, or start the server with --tool-call-parser.",
             "tools",
         )
@@ -198,7 +198,7 @@ def _check_beside(body: ChatRequest, calls: ToolFormat) -> None:
         )
     if calls.unmarked and could_be_call(structured_outputs(body)):
         raise invalid(
-            "this model writes calls as JSON objects without marks, which this response_format "
+            "This model writes calls as JSON objects without marks, which this response_format "
             "could be mistaken for; send the schema of an object whose properties are not name "
             "and parameters, or set tool_choice to none or required.",
             "response_format",
