@@ -162,8 +162,8 @@ class EngineArgs:
     """Seconds after which a running step counts as stuck. The engine core's stacks are then logged,
     and another core starts; 0 disables this. Unset: ten times the longest predicted step, >= 60."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    """Device of the model: `auto`, `cpu` or `cuda`. `cuda` is one GPU, or one for each rank and
-    replica (`quire[gpu]`); `auto` uses them if torch can and there are enough."""
+    """Device of the model. `cuda` is one GPU, or one for each rank and replica (`quire[gpu]`);
+    `auto` uses them if torch can and there are enough. `mps` is an Apple chip's GPU (untried)."""
     ops: OpsProvider = "auto"
     """Kernels: `cpu` (native), `triton` (GPUs), `reference` (plain torch, with `quire[torch]`), or
     `auto`, the best for the device."""
@@ -183,7 +183,7 @@ class EngineArgs:
     machines with several memory nodes (NUMA); otherwise one process is faster."""
     pipeline_parallel_size: int = 1
     """Processes that each have a run of the layers (pipeline stages). On one machine
-    `tensor_parallel_size` is faster, and one process mostly faster still."""
+    --tensor-parallel-size is faster, and one process mostly faster still."""
     data_parallel_size: int = 1
     """Copies of the model (replicas) behind one port. Each has its own process, and a part of the
     cores and of the memory. A router sends each request where its prefix is cached or the queue is
