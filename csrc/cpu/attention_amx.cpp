@@ -52,9 +52,12 @@ void attend(const AttentionArgs& a, Work& w, const Keys<T>& keys, const Scales* 
     const Steps steps = w.seen[slab / 2] = seen_steps(w, keys, slab, slabs, start);
     if (steps.none()) continue;
     const int begin = 2 * steps.begin, end = 2 * steps.end;
-    score_tiles<T>(w, k, slab, slabs, begin > first ? begin : first, end < last ? end : last);
-    for (int s = slab; s < slab + slabs; ++s) {
-      weigh_tile<kSide>(a, w, s, keys, scales, start, state, steps.begin, steps.end);
+    const int count = slabs < kSlabsAtOnce<T> ? slabs : kSlabsAtOnce<T>;
+    for (int s = slab; s < slab + slabs; s += count) {
+      score_tiles<T>(w, k, s, count, begin > first ? begin : first, end < last ? end : last);
+      for (int i = 0; i < count; ++i) {
+        weigh_tile<kSide>(a, w, s + i, keys, scales, start, state, steps.begin, steps.end, i);
+      }
     }
   }
   const Steps all{first / 2, (last + 1) / 2};
@@ -83,10 +86,10 @@ void attend_few(const AttentionArgs& a, Work& w, Keys<T> keys, const Scales* sca
   }
   for (int head = 0; head < w.slabs; ++head) {
     switch (w.lanes) {
-      case 1: weigh_tile<1>(a, w, head, keys, scales, start, state, step, end); break;
-      case 2: weigh_tile<2>(a, w, head, keys, scales, start, state, step, end); break;
-      case 4: weigh_tile<4>(a, w, head, keys, scales, start, state, step, end); break;
-      default: weigh_tile<8>(a, w, head, keys, scales, start, state, step, end);
+      case 1: weigh_tile<1>(a, w, head, keys, scales, start, state, step, end, head); break;
+      case 2: weigh_tile<2>(a, w, head, keys, scales, start, state, step, end, head); break;
+      case 4: weigh_tile<4>(a, w, head, keys, scales, start, state, step, end, head); break;
+      default: weigh_tile<8>(a, w, head, keys, scales, start, state, step, end, head);
     }
   }
   configure_few_values(w);

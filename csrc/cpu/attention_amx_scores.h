@@ -129,9 +129,9 @@ QUIRE_ONCE inline void score_floats(Work& w, const KeyRows* k, int slab, int til
   if constexpr (KeyTiles == 2 && Slabs == 2) _tile_stored(3, below + kCells, 64);
 }
 
-// The same with int8 keys, for one slab, whose scores go to `to`.
+// The same with int8 keys, for one slab.
 template <int KeyTiles>
-QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int to, int tile) {
+QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int tile) {
   _tile_zero(0);
   _tile_zero(1);
   if constexpr (KeyTiles == 2) {
@@ -150,8 +150,8 @@ QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int t
       _tile_dpbsud(3, 5, 7);
     }
   }
-  float* const upper = w.scores[to] + tile * kCells;
-  int32_t* const lower = w.lower[to] + tile * kCells;
+  float* const upper = w.scores[0] + tile * kCells;
+  int32_t* const lower = w.lower[0] + tile * kCells;
   _tile_stored(0, upper, 64);
   _tile_stored(1, lower, 64);
   if constexpr (KeyTiles == 2) {
@@ -160,16 +160,18 @@ QUIRE_ONCE inline void score_integers(Work& w, const KeyRows* k, int slab, int t
   }
 }
 
-// Scores of the tiles of keys [first, last) and `slabs` slabs, one or two, from `slab` on.
+// Slabs whose scores are computed before their weights. With int8 keys more scores would not stay in L1.
+template <class T>
+constexpr int kSlabsAtOnce = kWholeNumbers<T> ? 1 : 2;
+
+// Scores of the tiles of keys [first, last) and `slabs` slabs, at most kSlabsAtOnce, from `slab` on.
 template <class T>
 void score_tiles(Work& w, const KeyRows* k, int slab, int slabs, int first, int last) {
   for (int tile = first; tile < last; tile += 2) {
     const bool two = tile + 1 < last;
     if constexpr (kWholeNumbers<T>) {
-      for (int i = 0; i < slabs; ++i) {
-        if (two) score_integers<2>(w, k + tile, slab + i, i, tile);
-        if (!two) score_integers<1>(w, k + tile, slab + i, i, tile);
-      }
+      if (two) score_integers<2>(w, k + tile, slab, tile);
+      if (!two) score_integers<1>(w, k + tile, slab, tile);
     } else if (slabs == 2) {
       if (two) score_floats<2, 2>(w, k + tile, slab, tile);
       if (!two) score_floats<1, 2>(w, k + tile, slab, tile);

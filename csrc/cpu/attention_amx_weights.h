@@ -223,12 +223,11 @@ QUIRE_ONCE void weigh(Work& w, int slab, float* scores, const Scales* scales, St
   end_weights<P>(w, softmax, total, state, slab);
 }
 
-// The same from what the products left.
+// The same from what the products left at `place`.
 template <int P, class T>
 void weigh_tile(const AttentionArgs& a, Work& w, int slab, const Keys<T>& keys, const Scales* scales,
-                int64_t start, State& state, int step, int end) {
+                int64_t start, State& state, int step, int end, int place) {
   const int from = 2 * P * step, to = 2 * P * end;
-  const int place = P == kSide ? slab % 2 : slab;
   float* const scores = w.scores[place];
   if (scales != nullptr) {
     scale_scores<P, kWholeNumbers<T>>(scores, w.lower[place], *scales, from, to);
