@@ -163,11 +163,18 @@ struct Softmax {
   Vec keep;           // of earlier weights
 };
 
-// Updates the maxima with those of vectors [begin, end).
+// x rounded up to a multiple of 8.
+inline Vec next_top(Vec x) {
+  const Vec eighths = mul(x, broadcast(0.125f));
+  return mul(_mm512_roundscale_ps(eighths, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC), broadcast(8.0f));
+}
+
+// Raises `top` to at least the maxima of vectors [begin, end), in steps of 8: so it seldom changes, and
+// results shrink by a power of two, without rounding.
 template <int P>
 inline Softmax begin_weights(const float* scores, Vec factor, State& state, int slab, int begin, int end) {
   const Vec old_top = load(state.top + slab * kSide);
-  const Vec new_top = max(mul(row_maxima<P>(scores, begin, end), factor), old_top);
+  const Vec new_top = max(next_top(mul(row_maxima<P>(scores, begin, end), factor)), old_top);
   store(state.top + slab * kSide, new_top);
   return {factor, sub(zero(), new_top), exp2(sub(old_top, new_top))};
 }
