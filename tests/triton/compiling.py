@@ -147,6 +147,8 @@ def launch_everything(dtype: torch.dtype, capability: int, shared: int, *, amd: 
         "float8_a16",
         "zeros",
         "paired",
+        "e2m1",
+        "paired_e2m1",
         "offsets",
         "book",
         "ordered",

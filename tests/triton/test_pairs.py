@@ -10,6 +10,7 @@ import pytest
 import torch
 import triton.language as tl
 
+from quire.core.quantized import E2M1
 from quire.ops.triton import linear
 from quire.ops.triton.kernels.weights import pair_asm
 from quire.ops.triton.weights import CodedWeight, coded
@@ -39,6 +40,10 @@ def computed(asm: str, inputs: list[Words], dtype: Any) -> list[Words]:
             known[target] = of(operands[0]) & of(operands[1])
         elif name == "shr.b32":
             known[target] = of(operands[0]) >> of(operands[1])
+        elif name == "shl.b32":
+            known[target] = of(operands[0]) << of(operands[1])
+        elif name == "or.b32":
+            known[target] = of(operands[0]) | of(operands[1])
         elif name == "prmt.b32":
             both = of(operands[0]).astype(np.uint64) | of(operands[1]).astype(np.uint64) << 32
             selector = int(operands[2], 0)
@@ -57,7 +62,8 @@ def computed(asm: str, inputs: list[Words], dtype: Any) -> list[Words]:
 @pytest.mark.parametrize("part", [0, 1])
 @pytest.mark.parametrize("scales", [np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("compute", TYPES)
-def test_pairs_have_the_bits_of_floats(compute: Any, scales: Any, part: int) -> None:
+@pytest.mark.parametrize("form", ["zeros", "e2m1"])
+def test_pairs_have_the_bits_of_floats(form: str, compute: Any, scales: Any, part: int) -> None:
     """All codes and zero points, with scales of all sizes."""
     dtype = TYPES[compute]
     if (scales, dtype) == (ml_dtypes.bfloat16, np.float16):
@@ -77,11 +83,12 @@ def test_pairs_have_the_bits_of_floats(compute: Any, scales: Any, part: int) -> 
     def pair(numbers: Any) -> Any:
         return np.repeat(numbers.astype(dtype), 2, axis=1).view(np.uint32)[:, 0]
 
-    given = [pair(-bias - zeros), pair(near), pair(lacks)][: 3 if split else 2]
-    asm: str = pair_asm(compute, part, split)
-    inputs = [words, *(each for each in given for _ in range(2))]
+    given = [near, *[lacks] * split, *[-bias - zeros] * (form == "zeros")]
+    asm: str = pair_asm(compute, part, split, form == "e2m1")
+    inputs = [words, *(pair(each) for each in given for _ in range(2))]
     found = np.stack([r[:, None].view(dtype) for r in computed(asm, inputs, dtype)], 1)
-    expected = ((codes.astype(np.float32) - zeros) * scale).astype(dtype)
+    numbers = codes.astype(np.float32) - zeros if form == "zeros" else np.float32(E2M1)[codes]
+    expected = (numbers * scale).astype(dtype)
     assert np.array_equal(found.reshape(len(codes), 4), expected)
 
 
@@ -95,12 +102,13 @@ def test_weights_are_paired_if_no_bit_changes(monkeypatch: pytest.MonkeyPatch) -
         assert isinstance(packed, CodedWeight)
         return linear._form(packed).of(torch.empty(1, 128, dtype=dtype))
 
-    for dtype, scales, expected in (
-        (torch.bfloat16, np.float16, "pairs"), (torch.bfloat16, ml_dtypes.bfloat16, "pairs"),
-        (torch.float16, np.float16, "pairs"), (torch.bfloat16, np.float32, "zeros"),
-        (torch.float32, np.float16, "zeros"),
+    for dtype, scales, paired in (
+        (torch.bfloat16, np.float16, True), (torch.bfloat16, ml_dtypes.bfloat16, True),
+        (torch.float16, np.float16, True), (torch.bfloat16, np.float32, False),
+        (torch.float32, np.float16, False),
     ):  # fmt: skip
-        assert form("zeros", scales, dtype) == expected
+        for name in ("zeros", "e2m1"):
+            assert form(name, scales, dtype) == "paired " * paired + name
     assert form("fractions", np.float16, torch.float16) == "zeros"
     assert form("offsets", np.float16, torch.float16) == "offsets"
     monkeypatch.setattr(linear, "pairs", lambda device: False)

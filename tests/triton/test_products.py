@@ -34,7 +34,7 @@ def quantized(form: str, n: int, k: int, seed: int) -> QuantizedWeight:
     bits, group = (8, k) if form in by_row else (8, 32) if form == "codes" else (4, 32)
     shape = (n, -(-k // group))
     scale = rng.uniform(0.01, 0.02, shape).astype(np.float32)
-    if form == "paired":
+    if form.startswith("paired"):
         scale = scale.astype(np.float16).astype(np.float32)
     if form in ("int8", "codes"):
         return QuantizedWeight(rng.integers(-127, 128, (n, k), np.int8), bits, scale, group)
@@ -50,6 +50,7 @@ def quantized(form: str, n: int, k: int, seed: int) -> QuantizedWeight:
         "offsets": {"offset": rng.standard_normal(shape).astype(np.float32)},
         "book": {"codebook": rng.standard_normal(1 << bits).astype(np.float32)},
         "e2m1": {"codebook": np.array(E2M1, np.float32)},
+        "paired_e2m1": {"codebook": np.array(E2M1, np.float32)},
         "ordered": {"permutation": rng.permutation(k)},
     }[form]
     return QuantizedWeight(codes, bits, scale, group, **extra)

@@ -97,7 +97,7 @@ def has_float8(device: torch.device) -> bool:
 
 
 def pairs(device: torch.device) -> bool:
-    """Return whether kernels may have NVIDIA's instructions for two 16-bit floats."""
+    """Return whether kernels may have NVIDIA's instructions for pairs of 16-bit floats."""
     return device.type == "cuda" and not torch.version.hip
 
 

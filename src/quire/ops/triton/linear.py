@@ -247,16 +247,16 @@ class _Given(NamedTuple):
     stride: int
 
     def of(self, x: Tensor) -> str:
-        """Return the form for products with x: "pairs" instead of "zeros" if the card can."""
+        """Return the form for products with x: codes in pairs if the card can."""
         _, scale, zero, _, _ = self.tensors
-        if not (self.form == "zeros" and self.halves and pairs(x.device)):
+        if not (self.form in ("zeros", "e2m1") and self.halves and pairs(x.device)):
             return self.form
         assert scale is not None
-        assert zero is not None
-        small = zero.dtype == torch.uint8 and scale.element_size() == x.element_size() == 2
+        small = scale.element_size() == x.element_size() == 2
         # What a 16-bit scale has beyond bfloat16 is split off; float16 cannot hold bfloat16's.
         holds = scale.dtype in (x.dtype, torch.float16)
-        return "pairs" if small and holds else self.form
+        whole = zero is None or zero.dtype == torch.uint8
+        return f"paired {self.form}" if small and holds and whole else self.form
 
     def nbytes(self, columns: int) -> int:
         """Return the bytes of so many columns of a row."""

@@ -98,61 +98,69 @@ def e2m1_values(codes):
     return bits.to(tl.float32, bitcast=True) * 8.507059173023462e37
 
 
-HALVES = {
-    tl.bfloat16: ("bf16x2", 0x43434343, 0x3F803F80),
-    tl.float16: ("f16x2", 0x64646464, 0x3C003C00),
+PAIRS = {
+    tl.bfloat16: ("bf16x2", 0x43434343, 0x3F803F80, 6, 0x7E807E80),
+    tl.float16: ("f16x2", 0x64646464, 0x3C003C00, 9, 0x74007400),
 }
-"""Type → its PTX name in pairs; the high bytes of 2^7 or 2^10, whose last bit is worth 1; 1.0."""
+"""Type → its PTX name in pairs; the high bytes of 2^7 or 2^10, whose last bit is worth 1; 1.0;
+where the fraction of a 4-bit float goes; how much too small that is (see `e2m1_values`)."""
 
 
 @triton.constexpr_function
-def pair_asm(compute: tl.dtype, part: int, split: bool) -> str:
-    """Return PTX that makes (codes − zero) · scale of the low or high half of four bytes.
+def pair_asm(compute: tl.dtype, part: int, split: bool, floats: bool) -> str:
+    """Return PTX that makes numbers times a scale of the low or high half of four bytes.
 
-    $0, $1: the results in pairs. $2: the bytes. $3, $4: −(zero + 2^7 or 2^10). $5, $6: the scale,
-    and $7, $8 what it lacks, if it is `split`.
+    $0, $1: the results in pairs. $2: the bytes. $3, $4: the scale. $5, $6: what it lacks, if it is
+    `split`. The last two, unless the codes are floats (e2m1): −(zero + 2^7 or 2^10).
 
     A code below the bytes of 2^7 is 2^7 + code. All but the last operation are exact.
     """
-    kind, high, one = HALVES[compute]
+    kind, high, one, place, small = PAIRS[compute]
     shift = "shr.b32 a, $2, 4; and.b32 a, a, 0x0F0F0F0F;"
+    factor, above = (small, 0) if floats else (one, high)
     lines = [
-        ".reg .b32 a, b, c, d, one, none;",
-        f"mov.b32 one, {one:#x}; mov.b32 none, 0x80008000;",  # -0.0, which changes no sum
+        ".reg .b32 a, b, c, d, by, none;",
+        f"mov.b32 by, {factor:#x}; mov.b32 none, 0x80008000;",  # -0.0, which changes no sum
         shift if part else "and.b32 a, $2, 0x0F0F0F0F;",
     ]
-    for i, (selector, register) in enumerate((("0x4140", "b"), ("0x4342", "c"))):
-        rest = "none"
-        lines.append(f"prmt.b32 {register}, a, {high:#x}, {selector};")
-        lines.append(f"fma.rn.{kind} {register}, {register}, one, ${3 + i};")
+    for i, selector in enumerate(("0x4140", "0x4342")):
+        rest, added = "none", "none" if floats else f"${(7 if split else 5) + i}"
+        lines.append(f"prmt.b32 b, a, {above:#x}, {selector};")
+        if floats:
+            mask = 7 << place
+            lines.append(f"shl.b32 c, b, {place}; and.b32 c, c, {mask << 16 | mask:#x};")
+            lines.append("shl.b32 b, b, 12; and.b32 b, b, 0x80008000; or.b32 b, b, c;")
+        lines.append(f"fma.rn.{kind} b, b, by, {added};")
         if split:
-            lines.append(f"fma.rn.{kind} d, {register}, ${7 + i}, {rest};")
+            lines.append(f"fma.rn.{kind} d, b, ${5 + i}, none;")
             rest = "d"
-        lines.append(f"fma.rn.{kind} ${i}, {register}, ${5 + i}, {rest};")
+        lines.append(f"fma.rn.{kind} ${i}, b, ${3 + i}, {rest};")
     return "{ " + " ".join(lines) + " }"
 
 
 @triton.jit
 def paired(codes, less, scale, part: tl.constexpr, split: tl.constexpr, compute: tl.constexpr):
-    """Return (codes − less) · scale of one half of bytes, two numbers at a time: the same bits.
+    """Return numbers · scale of one half of bytes, two at a time: with the bits of float32.
 
-    less: integers up to 16. scale: of 16 bits; `split` if `compute` has fewer bits. Both are
-        float32 [block_n, 1 or columns].
+    less: integers up to 16, of which codes are that much more; None if codes are e2m1.
+    scale: of 16 bits; `split` if `compute` has fewer. Both are float32 [block_n, 1 or columns].
     """
-    bias: tl.constexpr = 128.0 if compute == tl.bfloat16 else 1024.0
-    near, less = scale.to(compute), (-bias - less).to(compute)
+    near = scale.to(compute)
+    given = [codes, near]
     if split:
-        lacks = (scale - near.to(tl.float32)).to(compute)
-        values = tl.inline_asm_elementwise(
-            pair_asm(compute, part, True), "=r,=r,r,r,r,r,r,r,r",
-            [codes, less, near, lacks], dtype=near.dtype, is_pure=True, pack=4,
-        )  # fmt: skip
-    else:
-        values = tl.inline_asm_elementwise(
-            pair_asm(compute, part, False), "=r,=r,r,r,r,r,r",
-            [codes, less, near], dtype=near.dtype, is_pure=True, pack=4,
-        )  # fmt: skip
-    return values
+        given = [codes, near, (scale - near.to(tl.float32)).to(compute)]
+    if less is not None:
+        bias: tl.constexpr = 128.0 if compute == tl.bfloat16 else 1024.0
+        given = given + [(-bias - less).to(compute)]  # noqa: RUF005
+    return tl.inline_asm_elementwise(
+        pair_asm(compute, part, split, less is None), _registers(split, less is None), given,
+        dtype=near.dtype, is_pure=True, pack=4,
+    )  # fmt: skip
+
+
+@triton.constexpr_function
+def _registers(split: bool, floats: bool) -> str:
+    return "=r,=r" + ",r" * (3 + 2 * split + 2 * (not floats))
 
 
 @triton.jit
@@ -172,10 +180,11 @@ def numbers_of(
     """Return what codes mean, as `compute` [block_n, block_k].
 
     form: "dense", "int8" and "float8", which are numbers already; "codes", "e2m1", "zeros" and
-        "offsets", which are scaled by group; "pairs", "zeros" that `paired` computes; "book", whose
-        codes are looked up first.
+        "offsets", which are scaled by group; "paired e2m1" and "paired zeros", which `paired`
+        computes; "book", whose codes are looked up first.
     """
-    if form != "pairs":
+    pairs: tl.constexpr = form == "paired zeros" or form == "paired e2m1"
+    if not pairs:
         codes = _part_of(codes, part, halves)
     if form == "int8" or form == "float8":
         values = codes
@@ -186,20 +195,22 @@ def numbers_of(
             wide = tl.load(book + codes.to(tl.int32))
         elif form == "e2m1":
             wide = e2m1_values(codes)
-        elif form == "zeros" or form == "pairs":
+        elif form == "paired e2m1":
+            less: tl.constexpr = None
+        elif form == "paired zeros":
             less = by_group(zero, row, k, groups, height, group, block_k, block_n)
-            if form == "pairs":
-                wide = less
-            elif zero.dtype.element_ty == tl.uint8:
+        elif form == "zeros":
+            less = by_group(zero, row, k, groups, height, group, block_k, block_n)
+            if zero.dtype.element_ty == tl.uint8:
                 wide = as_float(codes, less)
             else:
                 wide = as_float(codes, 0.0) - less
         else:
             wide = as_float(codes, 0.0)
         factor = by_group(scale, row, k, groups, height, group, block_k, block_n)
-        if form == "pairs":
+        if pairs:
             split: tl.constexpr = scale.dtype.element_ty != compute
-            values = paired(codes, wide, factor, part, split, compute)
+            values = paired(codes, less, factor, part, split, compute)
         else:
             wide = wide * factor
             if form == "offsets":
