@@ -135,6 +135,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "glm4-moe-lite": {"model_type": "glm4_moe_lite", **_LATENT},
     "minicpm3": {"model_type": "minicpm3", **_LATENT},
     "bitnet": {"model_type": "bitnet", "hidden_act": "relu2"},
+    "gpt-neox": {"model_type": "gpt_neox", "num_key_value_heads": 4},
     "phi": {"model_type": "phi", "partial_rotary_factor": 0.4},
     "ministral": {"model_type": "ministral", "sliding_window": WINDOW, "layer_types": _SLIDES},
     "cwm": {"model_type": "cwm", "sliding_window": LONG_WINDOW, "layer_types": _SLIDES},

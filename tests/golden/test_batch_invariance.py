@@ -107,6 +107,7 @@ FEW_CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("falcon-h1", "bfloat16", "bfloat16", "cpu"),
     ("nemotron-h", "bfloat16", "bfloat16", "cpu"),
     ("phi", "bfloat16", "bfloat16", "cpu"),
+    ("gpt-neox", "bfloat16", "bfloat16", "cpu"),
     ("ministral", "bfloat16", "bfloat16", "cpu"),
     ("cwm", "bfloat16", "int8", "cpu"),
     ("vaultgemma", "bfloat16", "bfloat16", "cpu"),

@@ -31,8 +31,8 @@ ARCHITECTURES = [
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
     "glm4-moe", "ernie4_5-moe", "granitemoe", "gpt-oss", "llama4", "phimoe",
     "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet", "arcee", "cohere", "glm",
-    "phi", "ministral", "cwm", "vaultgemma", "youtu", "dots1", "minimax-m2", "exaone-moe",
-    "solar-open", "granitemoeshared",
+    "phi", "gpt-neox", "ministral", "cwm", "vaultgemma", "youtu", "dots1", "minimax-m2",
+    "exaone-moe", "solar-open", "granitemoeshared",
 ]  # fmt: skip
 LIMITS = {"max_model_len": 128, "num_gpu_blocks_override": 40, "num_threads": 1}
 PROMPTS = [list(range(3, 3 + n)) for n in (5, 40, 17)]

@@ -36,6 +36,7 @@ LATENT = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]
 TARGETS = {
     "gpt2": ["c_attn", "c_proj", "c_fc"],
     "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
+    "gpt-neox": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
     "phi": ["q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"],
     "opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
     "glm": [*ATTENTION, "gate_up_proj", "down_proj"],
@@ -127,7 +128,7 @@ MODELS = [
     "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
     "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet", "arcee", "cohere", "glm",
-    "phi", "ministral", "cwm", "vaultgemma", "youtu",
+    "phi", "gpt-neox", "ministral", "cwm", "vaultgemma", "youtu",
 ]  # fmt: skip
 
 

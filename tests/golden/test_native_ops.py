@@ -59,7 +59,7 @@ SUITES = {
 """Names of `TINY_MODELS` that a suite lists by itself; the others take all of them."""
 WITHOUT = {
     "gguf": {
-        "opt", "granitemoehybrid", "gemma4_text", "glm", "cwm", "dots1", "exaone_moe",
+        "opt", "granitemoehybrid", "gemma4_text", "glm", "cwm", "dots1", "exaone_moe", "gpt_neox",
         "granitemoeshared", "minimax_m2", "ministral", "phi", "solar_open", "vaultgemma", "youtu",
     }
 }  # fmt: skip

@@ -156,6 +156,7 @@ CASES = [
     ("minicpm3", BFLOAT16, torch.float8_e4m3fn, None),
     ("bitnet", BFLOAT16, BFLOAT16, "int8"),
     ("phi", BFLOAT16, INT8, None),
+    ("gpt-neox", BFLOAT16, BFLOAT16, "int8"),
     ("ministral", BFLOAT16, BFLOAT16, None),
     ("cwm", BFLOAT16, BFLOAT16, None),
     ("vaultgemma", BFLOAT16, BFLOAT16, "int8"),

@@ -258,6 +258,18 @@ DENSE_MODELS: dict[str, TinyModel] = {
     ),
     "cwm": TinyModel("cwm", {"head_dim": 24, "sliding_window": 20, "eos_token_id": 0}),
     "phi": TinyModel("phi", {"partial_rotary_factor": 0.4}),
+    "gpt-neox": TinyModel(
+        "gpt_neox", {"num_key_value_heads": 4, **rope(partial_rotary_factor=0.5)}
+    ),
+    "gpt-neox-in-turn": TinyModel(
+        "gpt_neox",
+        {
+            "num_key_value_heads": 4,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            "hidden_act": "relu",
+        },
+    ),
     "vaultgemma": TinyModel(
         "vaultgemma",
         {

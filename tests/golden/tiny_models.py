@@ -28,8 +28,8 @@ KINDS = frozenset({
     "qwen2-sliding-tied", "qwen3", "phi3-longrope", "gemma2", "gemma3", "gemma4",
     "gemma4-values-of-keys", "gemma4-experts", "olmo2", "stablelm-biases", "smollm3",
     "granite4-no-positions", "glm4", "cohere2", "hunyuan", "ministral3", "nemotron", "bitnet",
-    "gpt2", "opt", "opt-untied-gelu", "qwen2-moe", "qwen3-moe-some-dense", "ernie4_5-moe",
-    "gpt-oss", "llama4", "phimoe",
+    "gpt2", "gpt-neox", "opt", "opt-untied-gelu", "qwen2-moe", "qwen3-moe-some-dense",
+    "ernie4_5-moe", "gpt-oss", "llama4", "phimoe",
     "deepseek-v2", "deepseek-v3", "minicpm3",
 })  # fmt: skip
 """Models that have between them what any of `TINY_MODELS` has, such as each activation, norm

@@ -36,6 +36,21 @@ DENSE: dict[str, Architecture] = {
             "sliding_window": WINDOW,
         },
     ),
+    "gpt_neox": Architecture(
+        "GPTNeoX",
+        {k: v for k, v in GATED.items() if k not in ("rms_norm_eps", "hidden_act")}
+        | {
+            "layer_norm_eps": EPS,
+            "hidden_act": ("gelu", "gelu_new", "relu", ABSENT),
+            "attention_bias": FLAG,
+            "use_parallel_residual": FLAG,
+            "rotary_pct": (0.5, 1.0, ABSENT),
+            "rotary_emb_base": (100.0, 1e6, ABSENT),
+        },
+        rope="",
+        heads=False,
+        tasks=("generate",),
+    ),
     "phi": Architecture(
         "Phi",
         {k: v for k, v in GATED.items() if k not in ("rms_norm_eps", "hidden_act")}

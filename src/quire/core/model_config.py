@@ -90,6 +90,10 @@ class ModelConfig:
     parallel: int = 1
     """How many sub-layers at the beginning of a layer read the same input. 2 are attention and the
     feed-forward (Cohere), or a recurrent layer and attention (Falcon-H1)."""
+    parallel_norms: bool = False
+    """Each of these sub-layers has a norm of its own before it (GPT-NeoX)."""
+    qkv_by_head: bool = False
+    """Checkpoints store q, k and v head by head, not one after the other (GPT-NeoX)."""
     activation: Activation = "silu_mul"
     moe: MoEConfig | None = None
     latent: LatentConfig | None = None

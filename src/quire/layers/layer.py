@@ -74,6 +74,7 @@ class SubLayer:
         join: behind the residual sum; makes the next sub-layer's x.
         rejoins: the normed sum is the next residual stream, too (BERT).
         parallel: the next sub-layer's x is this one's (Cohere); `join` only adds.
+        branch: makes that x of the residual stream before the sum, instead (GPT-NeoX).
     """
 
     mixer: Mixer
@@ -81,6 +82,7 @@ class SubLayer:
     join: Norm
     rejoins: bool = False
     parallel: bool = False
+    branch: Norm | None = None
 
     def finish(
         self, ops: Ops, y: Array, residual: Array, adapter: Array | None = None
@@ -135,6 +137,8 @@ class Layer:
                     x = ops.embedding(wanted, x)
                 if tokens.own is not None:
                     tokens = replace(tokens, own=ops.embedding(wanted, tokens.own))
+            if sublayer.branch is not None:
+                x = sublayer.branch.forward(ops, residual)
             y, residual = sublayer.finish(ops, y, residual, adapter)
             if not sublayer.parallel:
                 x = y

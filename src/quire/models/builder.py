@@ -81,15 +81,14 @@ class Builder:
 
     def layer(self, spec: LayerSpec, following: NormSpec | None) -> Layer:
         """Build the layer without its first norm and with `following`, the norm after it."""
-        befores = [*(sublayer.before for sublayer in spec[1:]), following]
         sublayers = []
-        for sublayer, before in zip(spec, befores, strict=True):
+        for sublayer, (side, behind) in zip(spec, _following(spec, following), strict=True):
             mixer, after = self._mixer(sublayer.mixer), self._after(sublayer.after)
-            join = self.norm(sublayer.total or before)
+            join, branch = self.norm(behind), None if side is None else self.norm(side)
             if sublayer.factor is not None:
                 join = FactorNorm(float(self._source.tensor(sublayer.factor.name)[0]), join)
             rejoins = sublayer.total is not None
-            sublayers.append(SubLayer(mixer, after, join, rejoins, sublayer.parallel))
+            sublayers.append(SubLayer(mixer, after, join, rejoins, sublayer.parallel, branch))
         return Layer(sublayers)
 
     def side_by_side(self, spec: LinearSpec, first: int) -> tuple[Linear, Linear]:
@@ -373,3 +372,15 @@ def _positions(config: ModelConfig, source: ParameterSource) -> HostArray | None
     types = converted(source.tensor("token_types.weight"), FLOAT32)
     wide = converted(positions, FLOAT32)
     return converted(np.concatenate([wide + each for each in types]), source.dtype)
+
+
+def _following(
+    spec: LayerSpec, following: NormSpec | None
+) -> list[tuple[NormSpec | None, NormSpec | None]]:
+    """Return the norms that each sub-layer's successor reads: of the residual stream before the
+    sub-layer's sum, and behind that."""
+    befores = [*(sublayer.before for sublayer in spec[1:]), following]
+    return [
+        (before, sublayer.total) if sublayer.parallel else (None, sublayer.total or before)
+        for sublayer, before in zip(spec, befores, strict=True)
+    ]

@@ -121,7 +121,8 @@ class Layout:
         found = [self._sublayer(f"layers.{index}.", index, kind) for kind in kinds]
         for i in range(last):
             found[i] = replace(found[i], parallel=True)
-            found[i + 1] = replace(found[i + 1], before=None)
+            if not self._config.parallel_norms:
+                found[i + 1] = replace(found[i + 1], before=None)
         if self._config.layer_factors:
             found[-1] = replace(found[-1], factor=VectorSpec(f"layers.{index}.end.factor", 1))
         return tuple(found)
@@ -189,6 +190,9 @@ class Layout:
         qkv = LinearSpec(
             f"{stem}.qkv", (q, kv, kv), columns, config.qkv_bias, "rows", dim, paired=paired
         )
+        if config.qkv_by_head:
+            runs = grouped_runs(0, (dim, dim, dim), config.num_attention_heads)
+            qkv = replace(qkv, parts=(q + 2 * kv,), unit=3 * dim, runs=tuple(runs))
         if config.output_gate:  # each head of q, then of the gate; the gate is moved to the end
             runs = grouped_runs(0, (dim, dim), config.num_attention_heads)
             heads = config.num_attention_heads

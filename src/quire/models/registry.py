@@ -40,6 +40,7 @@ _DECODERS = {
     "Glm4": "glm4",
     "Glm4Moe": "glm4_moe",
     "Glm4MoeLite": "glm4_moe_lite",
+    "GPTNeoX": "gpt_neox",
     "GptOss": "gpt_oss",
     "Granite": "granite",
     "GraniteMoe": "granitemoe",

@@ -271,7 +271,8 @@ Mixer = AttentionSpec | LatentSpec | RecurrentSpec | MLPSpec | MoESpec | OwnInpu
 class SubLayerSpec(Spec, frozen=True):
     """residual + after(mixer(before(residual))), or the norm `total` of that sum.
 
-    With `parallel`, the next sub-layer reads before(residual) too, and has no `before`. `factor`
+    With `parallel`, the next sub-layer reads the same residual: before(residual) too, or behind a
+    `before` of its own. `factor`
     has one number, by which the sum is multiplied.
     """
 

@@ -115,6 +115,12 @@ class _Run:
                 fix="Round to nearest: --method rtn.",
                 param="MODEL",
             )
+        if source.config.qkv_by_head and recipe.method == "awq":
+            raise UnsupportedModelError(
+                f"{self._job.model} stores q, k and v head by head, which AWQ cannot change yet.",
+                fix="Use --method gptq.",
+                param="MODEL",
+            )
         if recipe.is_gguf:
             gguf_metadata(source, recipe)
             self._check_stacks()

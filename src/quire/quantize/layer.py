@@ -54,7 +54,8 @@ def fold_scales(
     for i, sublayer in enumerate(layer):
         mixer = sublayer.mixer
         if sublayer.before is not None:
-            readers = layer[i : i + 1 + sublayer.parallel]
+            with_next = sublayer.parallel and layer[i + 1].before is None
+            readers = layer[i : i + 1 + with_next]
             fold.norm(sublayer.before, [linear for r in readers for linear in _readers(r.mixer)])
         if isinstance(mixer, (AttentionSpec, MLPSpec)) and mixer.sub_norm is not None:
             last = mixer.out if isinstance(mixer, AttentionSpec) else mixer.down

@@ -170,6 +170,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | _ROUTED
     | {"rope_interleave": False, "norm_topk_prob": False}
     | {"mlp_layer_types": ["dense", "sparse"] * 3, "topk_group": 1},
+    "gpt_neox": _SIZES
+    | _ENDS
+    | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "attention_bias": False, "rotary_pct": 0.5}
+    | {"rotary_emb_base": 3e4, "use_parallel_residual": False, "hidden_size": 256},
     "phi": {k: v for k, v in _LLAMA.items() if k not in ("rms_norm_eps", "head_dim")}
     | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "partial_rotary_factor": 1.0},
     "ministral": _LLAMA | {"sliding_window": 20, "layer_types": _TYPES},

@@ -233,6 +233,13 @@ def test_layers_that_the_config_does_not_count(
     assert count in caplog.text
 
 
+def test_the_head_of_published_gpt_neox_files(llama: ModelConfig) -> None:
+    arrays = stored(llama)
+    expected = load(dict(arrays), llama)
+    arrays["embed_out.weight"] = arrays.pop("lm_head.weight")
+    assert np.array_equal(load(arrays, llama)["lm_head.weight"], expected["lm_head.weight"])
+
+
 def test_duplicate(llama: ModelConfig) -> None:
     arrays = stored(llama)
     arrays["norm.weight"] = arrays["model.norm.weight"]

@@ -17,13 +17,14 @@ import torch
 from safetensors.torch import load_file
 
 from quire.checkpoint.weight_files import INDEX
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, UnsupportedModelError
 from quire.quantize.gguf_target import GGUFTarget
 from quire.quantize.job import Job, quantize
 from quire.quantize.recipe import Recipe
 from quire.quantize.source import Source
 from quire.system.blas import current_blas_threads
 from quire.text.tokenizers.tokenizer import load_tokenizer
+from tests.golden.tiny_models import make_tiny, save_byte_tokenizer
 
 MODEL = "embedded-draft"
 ROOT = Path(__file__).resolve().parents[3]
@@ -211,6 +212,14 @@ REFUSED = {
 def test_recipes_that_cannot_be(what: str, fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=what):
         Recipe(**fields)
+
+
+def test_awq_of_heads_that_are_stored_one_by_one(tmp_path: Path) -> None:
+    make_tiny("gpt-neox", 0, tmp_path / "model")
+    save_byte_tokenizer(tmp_path / "model")
+    wanted = replace(job(tmp_path / "out", "int4", method="awq"), model=str(tmp_path / "model"))
+    with pytest.raises(UnsupportedModelError, match=r"head by head.*--method gptq"):
+        run(wanted)
 
 
 def test_what_does_not_fit_the_model(tmp_path: Path) -> None:

@@ -391,4 +391,5 @@ def _full(name: str, base_prefix: str) -> str:
     name = name.replace(".LayerNorm.gamma", ".LayerNorm.weight")
     name = name.replace(".LayerNorm.beta", ".LayerNorm.bias")
     name = re.sub(r"_proj_(blocks|scales)$", r"_proj.\1", name)  # gpt-oss's experts
+    name = re.sub(r"^embed_out\.", "lm_head.", name)  # GPT-NeoX's head
     return name if name.startswith((base_prefix, "lm_head.")) else base_prefix + name
