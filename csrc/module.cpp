@@ -45,6 +45,9 @@ nb::dict features() {
   flags["amx_tile"] = f.amx_tile;
   flags["amx_int8"] = f.amx_int8;
   flags["amx_bf16"] = f.amx_bf16;
+  flags["asimddp"] = f.asimddp;
+  flags["i8mm"] = f.i8mm;
+  flags["bf16"] = f.bf16;
   return flags;
 }
 

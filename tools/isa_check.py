@@ -22,12 +22,17 @@ VECTOR_ISAS = {
     "quire_avx512_vnni",
     "quire_amx",
     "quire_emulated_tiles",
+    "quire_dotprod",
+    "quire_i8mm",
 }
 KERNEL_PREFIX = "quire_"
 
-# AVX and later encode their instructions as v..., and AVX-512's masks as k....
+# AVX and later encode their instructions as v..., and AVX-512's masks as k.... On ARM these are
+# products of int8 and bfloat16, and conversions to the latter.
 _VECTOR = re.compile(
-    r"\t((?:v(?!er[rw]\b|m[a-z]*\b)[a-z0-9]+|k[a-z]+[bwdq])\b.*|.*%[yz]mm\d.*)$", re.MULTILINE
+    r"\t((?:v(?!er[rw]\b|m[a-z]*\b)[a-z0-9]+|k[a-z]+[bwdq])\b.*|.*%[yz]mm\d.*"
+    r"|(?:(?:[us]|us|su|bf)(?:dot|mmla)|bfcvt\w*|bfmlal[bt])\b.*)$",
+    re.MULTILINE,
 )
 
 

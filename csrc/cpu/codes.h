@@ -98,6 +98,12 @@ struct BookCodes {
   Words looked_up(Words v) const {
     return reinterpret_cast<Words>(_mm256_shuffle_epi8(book, reinterpret_cast<__m256i>(v)));
   }
+#elif defined(QUIRE_NEON)
+  uint8x16_t book;
+  explicit BookCodes(const GemmArgs& a) : book(vld1q_u8(a.codebook)) {}
+  Words looked_up(Words v) const {
+    return reinterpret_cast<Words>(vqtbl1q_u8(book, reinterpret_cast<uint8x16_t>(v)));
+  }
 #else
   const uint8_t* book;
   explicit BookCodes(const GemmArgs& a) : book(a.codebook) {}

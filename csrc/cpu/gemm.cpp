@@ -14,7 +14,7 @@ constexpr int64_t kVecs = kBlockRows / kLanes;
 template <class T>
 struct Columns {
   static constexpr bool kRoundX = false;
-  static constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 5 : 2;  // GCC spills six with AVX2
+  static constexpr int kMostRows = kFloatRows;
   static constexpr int kWideRows = kLanes == 16 ? 12 : kLanes == 8 ? 2 : 1;  // sums fit into registers
   static int64_t padded_k(int64_t k) { return k; }
   static int64_t block_bytes(int64_t k) {
@@ -61,7 +61,7 @@ template <class Line>
 struct Tiles {
   static constexpr bool kRoundX = true;
   // Twelve sums of six rows, two vectors of W and one of x leave AVX2 no register for the mask.
-  static constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 5 : 2;
+  static constexpr int kMostRows = kFloatRows;
   static constexpr int64_t kLineTileBytes = 16 * Line::kBytes;
   static int64_t padded_k(int64_t k) { return round_up(k, 32); }
   static int64_t block_bytes(int64_t k) { return padded_k(k) * Line::kBytes; }
@@ -149,6 +149,12 @@ struct S8Line {
     return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(both(p), 24), 24));
   }
   static Vec odd(const uint8_t* p) { return _mm256_cvtepi32_ps(_mm256_srai_epi32(both(p), 8)); }
+#elif defined(QUIRE_NEON)
+  static int16x4_t both(const uint8_t* p) { return vld1_s16(reinterpret_cast<const int16_t*>(p)); }
+  static Vec even(const uint8_t* p) {
+    return floats(vmovl_s16(vshr_n_s16(vshl_n_s16(both(p), 8), 8)));
+  }
+  static Vec odd(const uint8_t* p) { return floats(vmovl_s16(vshr_n_s16(both(p), 8))); }
 #else
   template <int first>
   static Vec every_other(const uint8_t* p) {
@@ -240,8 +246,10 @@ constexpr Gemm kGemm = {scratch_bytes<W>, prepare_tasks<W>, prepare<W>, row_task
 
 const Gemm kGemmF32 = kGemm<Columns<float>>;
 const Gemm kGemmF16 = kGemm<Columns<f16>>;
-#if !defined(__AVX512BF16__)
+#if !defined(__AVX512BF16__) && !defined(QUIRE_NEON_BF16)
 const Gemm kGemmBF16 = kGemm<Tiles<BF16Line>>;
+#endif
+#if !defined(__AVX512BF16__)
 const Gemm kGemmS8A16 = kGemm<Tiles<S8Line>>;
 #endif
 

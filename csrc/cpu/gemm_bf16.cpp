@@ -1,16 +1,24 @@
-// GEMM with the dot instruction of AVX-512 BF16: x is bfloat16. Weights are bfloat16, or int8, which is
-// converted to bfloat16 exactly (s8_a16).
+// GEMM with the dot instructions of AVX-512 BF16 and of NEON: x is bfloat16. Weights are bfloat16; with
+// AVX-512 also int8, which is converted to bfloat16 exactly (s8_a16).
 //
 // A lane is an output row. It adds the products of two columns at a time, in ascending order of k.
+#if defined(__AVX512BF16__)
 #include "bf16_dot.h"
-#include "gemm_rows.h"
 #include "gemm_wide.h"
+#else
+#include "gemm_neon.h"
+#endif
 
 namespace quire::QUIRE_ISA {
 
 namespace {
 
-constexpr int64_t kInPlaceRows = 3 * kWideRows;  // max rows of bf16 that are read in place
+#if defined(__AVX512BF16__)
+constexpr int kMostRows = kWideRows;
+#else
+constexpr int kMostRows = 4;  // GCC spills five
+#endif
+constexpr int64_t kInPlaceRows = 3 * kMostRows;  // max rows of bf16 that are read in place
 
 bool in_place(const GemmArgs& a) {
   return a.x_dtype == kBFloat16 && a.rows <= kInPlaceRows && a.k % 32 == 0;
@@ -18,6 +26,8 @@ bool in_place(const GemmArgs& a) {
 int64_t padded_k(const GemmArgs& a) { return round_up(a.k, 32); }
 // Not a power of two, so that the rows of a pass share no cache set.
 int64_t copied_stride(const GemmArgs& a) { return padded_k(a) + 32; }
+
+#if defined(__AVX512BF16__)
 
 // A line has two adjacent columns of x for 16 output rows.
 struct BF16Line {
@@ -29,11 +39,19 @@ struct S8Line {
   static __m512i line(const uint8_t* p) { return reinterpret_cast<__m512i>(s8_pairs(p)); }
 };
 
+#else
+
+struct BF16Line {
+  static constexpr int64_t kLineBytes = 64;
+};
+
+#endif
+
 template <class Line>
 struct Dot : Line {
   using X = bf16;
   using Sum = float;
-  static constexpr int kMost = kWideRows;
+  static constexpr int kMost = kMostRows;
   static constexpr int kStreamRows = 6;
 
   static Input<bf16> input(const GemmArgs& a) {
@@ -41,6 +59,8 @@ struct Dot : Line {
     if (in_place(a)) return {static_cast<const bf16*>(a.x), a.x_stride, k, bytes};
     return {static_cast<const bf16*>(a.scratch), copied_stride(a), k, bytes};
   }
+
+#if defined(__AVX512BF16__)
 
   static void add(__m512& sum, __m512i w, __m512i x) { add_products(sum, w, x); }
 
@@ -75,6 +95,15 @@ struct Dot : Line {
       _mm512_storeu_ps(sums + r * kBlockRows + 16, c[r][1]);
     }
   }
+
+#else
+
+  template <int R>
+  static void block(float* sums, const Pass<bf16>& p) {
+    neon_block<BF16Kind, R>(sums, p);
+  }
+
+#endif
 };
 
 int64_t scratch_bytes(const GemmArgs& a) {
@@ -98,6 +127,8 @@ constexpr Gemm kGemm = {scratch_bytes, prepare_tasks, prepare, row_tasks<Dot<Lin
 }  // namespace
 
 const Gemm kGemmBF16 = kGemm<BF16Line>;
+#if defined(__AVX512BF16__)
 const Gemm kGemmS8A16 = kGemm<S8Line>;
+#endif
 
 }  // namespace quire::QUIRE_ISA

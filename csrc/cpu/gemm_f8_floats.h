@@ -8,7 +8,7 @@ namespace quire::QUIRE_ISA {
 namespace {
 
 using X = float;
-constexpr int kMostRows = kLanes == 16 ? 12 : kLanes == 8 ? 5 : 2;  // GCC spills six with AVX2
+constexpr int kMostRows = kFloatRows;
 constexpr int64_t kSlice = 128;  // a multiple of every group
 
 inline bool in_place(const GemmArgs&) { return false; }

@@ -68,6 +68,56 @@ struct Dots {
   }
 };
 
+#elif defined(QUIRE_NEON) && defined(__ARM_FEATURE_DOTPROD)
+
+constexpr int kMostRows = 6;
+using Ints = int32x4_t;
+inline Ints ints(int32_t v) { return vdupq_n_s32(v); }
+
+template <class C, int R>
+struct Dots {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+  static constexpr bool kShifted = false;  // products of unsigned and signed bytes
+#else
+  static constexpr bool kShifted = C::kLargest > 127;  // 128 less than a code is a signed byte
+#endif
+  Ints sums[R][2], x_sums[R];
+
+  QUIRE_INLINE void begin(int r, int32_t start) {
+    sums[r][0] = sums[r][1] = ints(start);
+    x_sums[r] = ints(0);
+  }
+  template <int j>
+  QUIRE_INLINE static Ints dot(Ints sum, Words q, int8x16_t x) {
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+    return vusdotq_laneq_s32(sum, reinterpret_cast<uint8x16_t>(q), x, j);
+#else
+    const Words w = kShifted ? q ^ 0x8080 : q;
+    return vdotq_laneq_s32(sum, reinterpret_cast<int8x16_t>(w), x, j);
+#endif
+  }
+  QUIRE_INLINE void add(const C& codes, const int8_t* x, int64_t stride, const uint8_t* lines) {
+    int8x16_t rows[R];
+    QUIRE_UNROLL for (int r = 0; r < R; ++r) rows[r] = vld1q_s8(x + r * stride);
+    if constexpr (kShifted) {
+      QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+        x_sums[r] = vdotq_s32(x_sums[r], rows[r], vdupq_n_s8(1));
+      }
+    }
+    each_pair([&]<int j>() QUIRE_INLINE {
+      const Pair p = codes.template pair<j>(lines);
+      QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+        sums[r][0] = dot<j>(sums[r][0], p.low, rows[r]);
+        sums[r][1] = dot<j>(sums[r][1], p.high, rows[r]);
+      }
+    });
+  }
+  QUIRE_INLINE Ints of(int r, int t) const {
+    if constexpr (!kShifted) return sums[r][t];
+    return vaddq_s32(sums[r][t], vdupq_n_s32(vaddvq_s32(x_sums[r]) * 128));
+  }
+};
+
 #else
 
 #if defined(__AVX512BW__)
@@ -111,7 +161,9 @@ constexpr int kMostRows = 4;
 typedef int32_t Ints __attribute__((vector_size(16)));
 typedef int16_t Shorts __attribute__((vector_size(16)));
 inline Ints ints(int32_t v) { return Ints{v, v, v, v}; }
+#if !defined(QUIRE_NEON)
 inline Vec floats(Ints v) { return __builtin_convertvector(v, Vec); }
+#endif
 inline Shorts even_of(Ints x) { return reinterpret_cast<Shorts>(x) << 8 >> 8; }
 inline Shorts odd_of(Ints x) { return reinterpret_cast<Shorts>(x) >> 8; }
 inline Shorts products(Words q, Shorts x) { return reinterpret_cast<Shorts>(q) * x; }
@@ -169,7 +221,8 @@ template <class C, int R>
 __attribute__((noinline)) void block(const GemmArgs& a, const GroupedX& x, int64_t first,
                                      const uint8_t* weight, float* sums) {
   constexpr int64_t kParts = 16 / kLanes, kPartBytes = kLanes * 4;  // of a line
-  constexpr int64_t kAtOnce = R == 1 && kLanes == 8 ? kParts : 1;    // so that they share x
+  // So that they share x, and with NEON for more chains of sums.
+  constexpr int64_t kAtOnce = R == 1 && (kLanes == 8 || kNeon) ? kParts : 1;
   const C codes(a);
   const int64_t ahead = tuned(a.tuning.ahead_bytes, R == 1 ? kFewRowsAhead : kStreamAhead);
   const int64_t head = head_bytes(a), bytes = group_bytes<C>(a);

@@ -55,6 +55,11 @@ constexpr bool kZen = true;
 #else
 constexpr bool kZen = false;
 #endif
+#if defined(QUIRE_NEON)
+constexpr bool kNeon = true;
+#else
+constexpr bool kNeon = false;
+#endif
 constexpr int64_t kHintsAhead = 4096;  // prefetch distance in bytes
 constexpr int64_t kStreamAhead = kZen ? 16384 : kHintsAhead;
 // For one or two rows. On Zen 3 with AVX2, W in bf16, int8 and int4 came 1.09, 1.11 and 1.18 times as fast

@@ -15,6 +15,10 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
+// Most rows of a pass with sums of floats, half a block of each in registers.
+// GCC spills six with AVX2, and five with NEON.
+constexpr int kFloatRows = kLanes == 16 ? 12 : kLanes == 8 ? 5 : kNeon ? 4 : 2;
+
 template <class T>
 struct Input {
   const T* x;

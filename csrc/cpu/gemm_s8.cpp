@@ -4,6 +4,8 @@
 #include "gemm_rows.h"
 #if defined(__AVX512VNNI__)
 #include "gemm_wide.h"
+#elif defined(QUIRE_NEON)
+#include "gemm_neon.h"
 #endif
 
 namespace quire::QUIRE_ISA {
@@ -173,9 +175,71 @@ inline void made_ready(X* row, int64_t k) {
 #else
 
 using X = int8_t;
-constexpr int kMostRows = 1;
 constexpr int64_t kValueBytes = 1;
 inline void made_ready(X*, int64_t) {}
+
+#if defined(__ARM_FEATURE_DOTPROD) && defined(QUIRE_NEON)
+
+constexpr int kMostRows = 4;  // GCC spills five
+
+template <int R>
+void block(int32_t* sums, const Pass<X>& p) {
+  neon_block<S8Kind, R>(sums, p);
+}
+
+#elif defined(QUIRE_NEON)
+
+constexpr int kMostRows = 2;
+
+// Two products of each sign fit into 16 bits: x is at most 127, and 2 * 127 * 128 < 2^15. Neighbouring
+// columns have a sum of their own until the end.
+template <int R>
+QUIRE_PASS void block(int32_t* sums, const Pass<X>& p) {
+  int32x4_t c[2][R][8];
+  QUIRE_UNROLL for (auto& tile : c) {
+    QUIRE_UNROLL for (auto& row : tile) {
+      QUIRE_UNROLL for (auto& v : row) v = vdupq_n_s32(0);
+    }
+  }
+  const uint8_t* line = p.weight;
+  for (int64_t i = 0; i < p.k; i += kStepBytes) {
+    for (auto& tile : c) {
+      int32x4_t now[R][8];
+      QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+        QUIRE_UNROLL for (int v = 0; v < 8; ++v) now[r][v] = tile[r][v];
+      }
+      for (const X* x = p.x + i; x < p.x + i + kStepBytes; x += 8, line += 128) {
+        fetch(line, p.ahead);
+        fetch(line + 64, p.ahead);
+        QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+          const int32x2_t both = vreinterpret_s32_s8(vld1_s8(x + r * p.stride));
+          const int8x8_t first = vreinterpret_s8_s32(vdup_lane_s32(both, 0));
+          const int8x8_t second = vreinterpret_s8_s32(vdup_lane_s32(both, 1));
+          QUIRE_UNROLL for (int v = 0; v < 8; ++v) {
+            const auto* w = reinterpret_cast<const int8_t*>(line) + v * 8;
+            const int16x8_t pairs = vmlal_s8(vmull_s8(vld1_s8(w), first), vld1_s8(w + 64), second);
+            now[r][v] = vpadalq_s16(now[r][v], pairs);
+          }
+        }
+      }
+      QUIRE_UNROLL for (int r = 0; r < R; ++r) {
+        QUIRE_UNROLL for (int v = 0; v < 8; ++v) tile[r][v] = now[r][v];
+      }
+    }
+  }
+  for (int tile = 0; tile < 2; ++tile) {
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < 4; ++v) {
+        const int32x4_t four = vpaddq_s32(c[tile][r][2 * v], c[tile][r][2 * v + 1]);
+        vst1q_s32(sums + r * kBlockRows + tile * 16 + v * 4, four);
+      }
+    }
+  }
+}
+
+#else
+
+constexpr int kMostRows = 1;
 
 template <int R>
 void block(int32_t* sums, const Pass<X>& p) {
@@ -190,6 +254,7 @@ void block(int32_t* sums, const Pass<X>& p) {
   }
 }
 
+#endif
 #endif
 
 int64_t padded_k(const GemmArgs& a) { return round_up(a.k, kStepBytes); }

@@ -4,6 +4,8 @@
 #include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#elif defined(__aarch64__)
+#include <sys/auxv.h>
 #endif
 
 namespace quire {
@@ -78,9 +80,20 @@ bool may_use_tiles() {
 
 #else
 
-CpuFeatures detect() { return CpuFeatures{}; }
+CpuFeatures detect() {
+  CpuFeatures f{};
+#if defined(__aarch64__)
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  f.asimddp = (first >> 20 & 1) != 0;  // HWCAP_ASIMDDP
+  f.i8mm = (second >> 13 & 1) != 0;    // HWCAP2_I8MM
+  f.bf16 = (second >> 14 & 1) != 0;    // HWCAP2_BF16
+#endif
+  return f;
+}
 
 #endif
+
+[[maybe_unused]] bool has_i8mm(const CpuFeatures& f) { return f.asimddp && f.i8mm && f.bf16; }
 
 }  // namespace
 
@@ -92,6 +105,15 @@ const CpuFeatures& cpu_features() {
 const IsaEntry* isa_entries(int& count) {
   static const IsaEntry entries[] = {
       {"portable", true, false, portable::table},
+#if defined(QUIRE_HAS_neon)  // which every 64-bit ARM runs
+      {"neon", true, false, neon::table},
+#endif
+#if defined(QUIRE_HAS_dotprod)
+      {"dotprod", cpu_features().asimddp, false, dotprod::table},
+#endif
+#if defined(QUIRE_HAS_i8mm)
+      {"i8mm", has_i8mm(cpu_features()), false, i8mm::table},
+#endif
 #if defined(QUIRE_HAS_avx2)
       {"avx2", has_avx2(cpu_features()), false, avx2::table},
 #endif

@@ -12,6 +12,7 @@ struct CpuFeatures {
   bool avx512f, avx512bw, avx512dq, avx512vl;
   bool avx512vbmi, avx512_vnni, avx512_bf16, avx512_fp16;
   bool amx_tile, amx_int8, amx_bf16;
+  bool asimddp, i8mm, bf16;  // of ARM
 };
 
 const CpuFeatures& cpu_features();

@@ -50,6 +50,15 @@ const Kernels& table();
 namespace amx {  // + tiles of bf16 and int8
 const Kernels& table();
 }
+namespace neon {
+const Kernels& table();
+}
+namespace dotprod {  // + products of int8
+const Kernels& table();
+}
+namespace i8mm {  // + products of bf16, and of pairs of rows
+const Kernels& table();
+}
 namespace amx_emulated {  // amx with tile instructions in software, for tests
 const Kernels& table();
 }

@@ -1,4 +1,5 @@
-// simd.h for any machine: 4 lanes in the compiler's own vectors (SSE2, NEON, ...), no intrinsics.
+// simd.h for any machine: 4 lanes in the compiler's own vectors (SSE2, NEON, ...), no intrinsics but those
+// of simd_neon.h.
 #pragma once
 
 #include "kernels.h"
@@ -21,11 +22,28 @@ inline Vec broadcast(float x) { return Vec{x, x, x, x}; }
 inline Vec zero() { return broadcast(0.0f); }
 inline Vec add(Vec a, Vec b) { return a + b; }
 inline Vec mul(Vec a, Vec b) { return a * b; }
+inline Vec exponent(Vec v) { return vec_of(bits_of(v) << 23); }
+
+}  // namespace
+}  // namespace quire::QUIRE_ISA
+
+#if defined(QUIRE_NEON)
+#include "simd_neon.h"
+#endif
+
+namespace quire::QUIRE_ISA {
+namespace {
+
+#if !defined(QUIRE_NEON)
+
 inline Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }  // two roundings here
 inline float sum(Vec v) { return (v[0] + v[2]) + (v[1] + v[3]); }
 inline Vec fold(const Vec* v) { return Vec{sum(v[0]), sum(v[1]), sum(v[2]), sum(v[3])}; }
 inline Vec join(const Vec* folded) { return folded[0]; }
-inline Vec exponent(Vec v) { return vec_of(bits_of(v) << 23); }
+inline float largest(Vec v) {
+  const float a = v[0] > v[1] ? v[0] : v[1], b = v[2] > v[3] ? v[2] : v[3];
+  return a > b ? a : b;
+}
 
 // bf16 is the upper half of a float.
 inline Vec widen(bf16, Half h) { return vec_of(__builtin_convertvector(h, Bits) << 16); }
@@ -61,13 +79,6 @@ inline Half narrow(f16, Vec v) {
   return __builtin_convertvector(select(is_large, large, finite) | sign, Half);
 }
 
-inline Vec load(const float* p) {
-  Vec v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
-inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
-
 inline Vec load(const int32_t* p) {
   typedef int32_t Ints __attribute__((vector_size(16)));
   Ints ints;
@@ -80,6 +91,15 @@ inline Vec load(const int8_t* p) {
   __builtin_memcpy(&bytes, p, sizeof bytes);
   return __builtin_convertvector(bytes, Vec);
 }
+
+#endif
+
+inline Vec load(const float* p) {
+  Vec v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+inline void store(float* p, Vec v) { __builtin_memcpy(p, &v, sizeof v); }
 
 template <class T>
 inline Vec load(const T* p) {
@@ -147,10 +167,6 @@ inline unsigned lanes_of(Mask m) {
   return (m[0] & 1) | (m[1] & 2) | (m[2] & 4) | (m[3] & 8);
 }
 inline Mask no_lanes() { return all(0); }
-inline float largest(Vec v) {
-  const float a = v[0] > v[1] ? v[0] : v[1], b = v[2] > v[3] ? v[2] : v[3];
-  return a > b ? a : b;
-}
 
 }  // namespace
 }  // namespace quire::QUIRE_ISA

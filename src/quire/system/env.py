@@ -19,7 +19,8 @@ _PROFILER = {
 def cpu_isa() -> str | None:
     """Return `QUIRE_CPU_ISA`, which forces one native kernel table or fails.
 
-    Least capable first: portable, avx2, avx512, avx512_vnni, amx.
+    Least capable first: portable, avx2, avx512, avx512_vnni, amx; on ARM portable, neon, dotprod,
+    i8mm.
     """
     return os.environ.get("QUIRE_CPU_ISA") or None
 

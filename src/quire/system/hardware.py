@@ -13,6 +13,15 @@ from quire.system.records import dataclass
 
 AVAILABLE_SHARE = 0.9
 """Share of the free memory that an engine may use."""
+_ARM_CORES = {
+    "0xd08": "Arm Cortex-A72",
+    "0xd0b": "Arm Cortex-A76",
+    "0xd0c": "Arm Neoverse N1",
+    "0xd40": "Arm Neoverse V1",
+    "0xd49": "Arm Neoverse N2",
+    "0xd4f": "Arm Neoverse V2",
+}
+"""Processors by part number, of Arm's own: Linux reports no names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,10 @@ def detect() -> Hardware:
 
 def cpu_name() -> str:
     """Return the processor's name, or the machine's type if it has none."""
-    return cpu_facts().get("model name") or platform.processor() or platform.machine()
+    facts = cpu_facts()
+    arm = facts.get("CPU part", "") if facts.get("CPU implementer") == "0x41" else ""
+    named = facts.get("model name") or _ARM_CORES.get(arm)
+    return named or platform.processor() or platform.machine()
 
 
 def cpu_facts() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 
 import pytest
 
@@ -45,6 +46,24 @@ def test_the_smaller_memory_limit_holds(files: dict[str, str]) -> None:
     limited = hardware.detect()
     assert limited.memory_bytes == 2**30 < whole.memory_bytes
     assert limited.available_bytes <= 2**29
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    [
+        ("model name\t: AMD EPYC\nflags\t: avx2", "AMD EPYC"),
+        ("CPU implementer\t: 0x41\nCPU part\t: 0xd40", "Arm Neoverse V1"),
+        ("CPU implementer\t: 0x61\nCPU part\t: 0xd40", "its type"),  # another maker's number
+        ("", "its type"),
+    ],
+)
+def test_a_processor_has_a_name(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch, facts: str, name: str
+) -> None:
+    monkeypatch.setattr(platform, "processor", lambda: "")
+    monkeypatch.setattr(platform, "machine", lambda: "its type")
+    files["/proc/cpuinfo"] = f"processor\t: 0\n{facts}\n\nprocessor\t: 1\nmodel name\t: other"
+    assert hardware.cpu_name() == name
 
 
 def test_this_machine() -> None:
