@@ -38,7 +38,7 @@ def test_row_67_a_stack_that_cannot_be_enlarged(tiny_model: Path) -> None:
     done = completed(tiny_model, stack(SMALL, SMALL))
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("error: The system limits stacks to 256 KiB")
-    assert done.stderr.endswith("1024. Raise the limit (ulimit -s 8192). [config_error]\n")
+    assert done.stderr.endswith("2048. Raise the limit (ulimit -s 8192). [config_error]\n")
     assert "Traceback" not in done.stderr
 
 

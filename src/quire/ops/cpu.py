@@ -43,8 +43,9 @@ from quire.ops.tuning import load_tuning
 from quire.ops.weights import Epilogue, LinearWeight
 from quire.system.limits import raise_stack
 
-_STACK_BYTES = 2**20
-"""Least stack of a thread that runs kernels. Three times what they were seen to use."""
+_STACK_BYTES = 2**21
+"""Least stack of a thread that runs kernels, as `csrc/cpu/pool` gives its own. Twice what attention
+on AMX tiles takes."""
 
 
 class CpuOps(
