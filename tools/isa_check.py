@@ -16,15 +16,14 @@ from collections import defaultdict
 from pathlib import Path
 
 # Object libraries of CMakeLists.txt whose code runs only after its instruction set was detected.
-VECTOR_ISAS = {
+X86_ISAS = {
     "quire_avx2",
     "quire_avx512",
     "quire_avx512_vnni",
     "quire_amx",
     "quire_emulated_tiles",
-    "quire_dotprod",
-    "quire_i8mm",
 }
+VECTOR_ISAS = X86_ISAS | {"quire_dotprod", "quire_i8mm"}
 KERNEL_PREFIX = "quire_"
 
 # AVX and later encode their instructions as v..., and AVX-512's masks as k.... On ARM these are

@@ -166,7 +166,7 @@ class Sampler:
         sampled = {each.row: each for each in rows}
         wanted = [
             ReportedRow(
-                row, token, count, batch.states[row].params.logprob_token_ids or [],
+                row, token, count, list(batch.states[row].params.logprob_token_ids or ()),
                 sampled.get(row),
             )
             for (row, count), token in zip(counts.items(), tokens, strict=True)
