@@ -21,7 +21,7 @@ from tests.fuzz.engines import World
 def test_each_request_gets_the_answer_it_gets_alone() -> None:
     """In worlds that preempt, share prefixes, and have steps that fail."""
     outcomes: Counter[str] = Counter()
-    for number in (1, 2, 4, 5, 9, 11, 13, 18):
+    for number in (1, 3, 4, 5, 9, 11, 13, 18):
         outcomes += replay.run("tests.fuzz.combinations", combinations.case, 1, 8, number)
     assert outcomes["preempted"] > 1  # of four; the number of drafts follows the steps' times
     assert outcomes["hits"] > 1
