@@ -3,7 +3,6 @@
 //
 // K is a kind of weight:
 //   X, Sum, Four          elements of x, of sums, and a register of sums
-//   kMost                 rows of a pass
 //   none()                sums of nothing
 //   dot<j>(sum, w, x)     sum[i] + the product of w's 4 bytes i and x's 4 bytes j
 //   two(sum, x, w)        sum[2i + j] + the products of x's 8 bytes i and w's 8 bytes j, 4 bytes after
