@@ -1,0 +1,28 @@
+# Reduces ISAS, least capable first, to those that the machine of a /proc/cpuinfo needs. csrc/cpu/isa.cpp
+# asks the processor for the same flags.
+function(quire_choose_isas cpuinfo)
+  set(avx2 avx2 fma f16c)
+  set(avx512 avx512f avx512bw avx512dq avx512vl)
+  set(avx512_vnni avx512_vnni avx512_bf16 avx512vbmi)
+  set(amx amx_tile amx_int8 amx_bf16)
+  set(neon asimd)
+  set(dotprod asimddp)
+  set(i8mm i8mm bf16)
+  file(STRINGS ${cpuinfo} flags REGEX "^(flags|Features)" LIMIT_COUNT 1)
+  string(REGEX MATCHALL "[a-z0-9_]+" flags "${flags}")
+  set(best)
+  foreach(isa ${ISAS})
+    foreach(flag ${${isa}})
+      if(NOT flag IN_LIST flags)
+        set(ISAS ${best} PARENT_SCOPE)
+        return()
+      endif()
+    endforeach()
+    set(best ${isa})
+    if(isa STREQUAL "amx")  # quoted: amx is a list here
+      set(best avx512_vnni amx)  # a process may be refused the tiles
+      break()
+    endif()
+  endforeach()
+  set(ISAS ${best} PARENT_SCOPE)
+endfunction()
