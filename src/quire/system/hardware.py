@@ -47,9 +47,8 @@ def detect() -> Hardware:
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     total = meminfo["MemTotal"] * 1024 if "MemTotal" in meminfo else pages
     available = meminfo["MemAvailable"] * 1024 if "MemAvailable" in meminfo else total
-    limit, used = _cgroup_memory()
-    if limit is not None and limit < total:
-        total, available = limit, min(available, max(0, limit - used))
+    for limit, free in filter(None, map(_cgroup_memory, _cgroups("memory"))):
+        total, available = min(total, limit), min(available, free)
     return Hardware(_cores(), memory_bytes=total, available_bytes=available, gpu=detect_gpu())
 
 
@@ -93,26 +92,43 @@ def _cores() -> int:
     cores = core_cpus()
     if not cores:
         return os.cpu_count() or 1
-    quota, _, period = text(_cgroup("cpu.max")).partition(" ")
-    if quota.isdigit() and period.isdigit():
-        return max(1, min(len(cores), -(-int(quota) // int(period))))
-    return len(cores)
+    quotas = [quota for folder in _cgroups("cpu") if (quota := _cgroup_cpus(folder)) is not None]
+    return max(1, min([len(cores), *quotas]))
 
 
-def _cgroup_memory() -> tuple[int | None, int]:
-    """Return (limit, used) bytes of this process's cgroup v2; (None, 0) without a limit."""
-    limit, used = text(_cgroup("memory.max")), text(_cgroup("memory.current"))
-    if not (limit.isdigit() and used.isdigit()):
-        return None, 0
-    return int(limit), int(used)
+def _cgroup_cpus(folder: Path) -> int | None:
+    """Return a cgroup's quota of CPU time in cores, rounded up; None without a quota."""
+    older = [text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+    quota, period = text(folder / "cpu.max").split() or older
+    return -(-int(quota) // int(period)) if quota.isdigit() and period.isdigit() else None
 
 
-def _cgroup(name: str) -> Path:
-    """Return a file of this process's cgroup v2, or the root's file.
+def _cgroup_memory(folder: Path) -> tuple[int, int] | None:
+    """Return (limit, free) bytes of a cgroup; None without a limit.
+
+    Cached pages of files are free: the kernel evicts them first.
+    """
+    limits = [text(folder / f"memory.{name}") for name in ("max", "high", "limit_in_bytes")]
+    used = text(folder / "memory.current") or text(folder / "memory.usage_in_bytes")
+    limit = min((int(limit) for limit in limits if limit.isdigit()), default=None)
+    if limit is None or not used.isdigit():
+        return None
+    pages = fields(text(folder / "memory.stat"))
+    kinds = ("inactive_file", "active_file")
+    cached = sum(pages.get(f"total_{kind}", pages.get(kind, 0)) for kind in kinds)
+    return limit, max(0, limit - int(used) + cached)
+
+
+def _cgroups(controller: str) -> list[Path]:
+    """Return the folders of this process's cgroups, of version 1 or 2, with those around them.
 
     A container may see only its part of the tree, as the root.
     """
-    base = Path("/sys/fs/cgroup")
-    own = text(Path("/proc/self/cgroup")).rpartition("\n")[2].rpartition(":")[2]
-    file = base / own.lstrip("/") / name
-    return file if file.exists() else base / name
+    root, found = Path("/sys/fs/cgroup"), []
+    for line in text(Path("/proc/self/cgroup")).splitlines():
+        _, controllers, own = line.split(":", 2)
+        base = root / controller if controllers else root
+        if controller in controllers.split(",") or not controllers:
+            inner = base / own.lstrip("/")
+            found += [folder for folder in (inner, *inner.parents) if folder.is_relative_to(base)]
+    return found or [root]

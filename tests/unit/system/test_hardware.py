@@ -49,6 +49,64 @@ def test_the_smaller_memory_limit_holds(files: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("own", "limits", "free"),
+    [
+        # Version 2: a container in a pod with a limit.
+        ("0::/pod/a:b:one", {"/pod/memory.max": 4, "/pod/memory.current": 1}, 3),
+        ("0::/one", {"/one/memory.max": 8, "/one/memory.high": 4, "/one/memory.current": 1}, 3),
+        # The smallest free part of all, of whichever group.
+        (
+            "0::/pod/one",
+            {"/pod/memory.max": 6, "/pod/memory.current": 5}
+            | {"/pod/one/memory.max": 4, "/pod/one/memory.current": 1},
+            1,
+        ),
+        # A container that sees its part as the root.
+        ("0::/../../pod/one", {"/memory.max": 4, "/memory.current": 1}, 3),
+        # Version 1, whose lines come in any order.
+        (
+            "5:memory:/pod/one\n1:name=systemd:/\n0::/",
+            {"/memory/pod/memory.limit_in_bytes": 4, "/memory/pod/memory.usage_in_bytes": 1},
+            3,
+        ),
+    ],
+    ids=["pod", "high", "both", "root", "version 1"],
+)
+def test_memory_limits_of_all_cgroups_hold(
+    files: dict[str, str], own: str, limits: dict[str, int], free: int
+) -> None:
+    files |= {f"/sys/fs/cgroup{name}": str(size << 27) for name, size in limits.items()}
+    files |= {"/proc/self/cgroup": own, "/proc/meminfo": f"MemTotal: {1 << 30} kB"}
+    found = hardware.detect()
+    assert found.available_bytes == free << 27
+    assert found.memory_bytes == min(v for k, v in limits.items() if v > free) << 27
+
+
+@pytest.mark.parametrize("prefix", ["", "total_"])
+def test_cached_files_are_free_memory(files: dict[str, str], prefix: str) -> None:
+    """A container that has just downloaded its model has filled its limit with them."""
+    older = bool(prefix)
+    group = "/sys/fs/cgroup/memory/" if older else "/sys/fs/cgroup/"
+    files |= {"/proc/self/cgroup": "5:memory:/\n0::/", "/proc/meminfo": f"MemTotal: {1 << 30} kB"}
+    files[group + ("memory.limit_in_bytes" if older else "memory.max")] = str(4 << 30)
+    files[group + ("memory.usage_in_bytes" if older else "memory.current")] = str(4 << 30)
+    pages = {"inactive_file": 2 << 30, "active_file": 1 << 30, "anon": 1 << 30}
+    files[group + "memory.stat"] = "\n".join(f"{prefix}{k} {v}" for k, v in pages.items())
+    assert hardware.detect().available_bytes == 3 << 30
+
+
+def test_a_quota_of_version_1(files: dict[str, str]) -> None:
+    files |= {
+        "/proc/self/cgroup": "2:cpuacct,cpu:/pod/one",
+        "/sys/fs/cgroup/cpu/pod/cpu.cfs_quota_us": "250000",
+        "/sys/fs/cgroup/cpu/pod/cpu.cfs_period_us": "100000",
+        "/sys/fs/cgroup/cpu/pod/one/cpu.cfs_quota_us": "-1",
+        "/sys/fs/cgroup/cpu/pod/one/cpu.cfs_period_us": "100000",
+    }
+    assert hardware.detect().cores == 3
+
+
+@pytest.mark.parametrize(
     ("facts", "name"),
     [
         ("model name\t: AMD EPYC\nflags\t: avx2", "AMD EPYC"),
