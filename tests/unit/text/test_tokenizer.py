@@ -249,6 +249,21 @@ def test_damaged_vocab_and_merges(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"a": "x"}')
     with pytest.raises(CheckpointError, match="gives a token no id"):
         load_tokenizer(tmp_path)
+    (tmp_path / "vocab.json").write_text('{"a": 0, "b": 1, "ab": 0}')
+    with pytest.raises(CheckpointError, match=r"vocab\.json: 'a' and 'ab' have the id 0"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_json_whose_tokens_share_an_id(tmp_path: Path) -> None:
+    """The library opens it, but not the copy that a chat needs."""
+    byte_tokenizer().backend.save(str(tmp_path / "tokenizer.json"))
+    pipeline = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = pipeline["model"]["vocab"]
+    first, second = list(vocabulary)[:2]
+    vocabulary[second] = vocabulary[first]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(pipeline))
+    with pytest.raises(CheckpointError, match=r"tokenizer.json cannot be read: .* have the id"):
+        load_tokenizer(tmp_path)
 
 
 def test_settings_of_vocab_and_merges(tmp_path: Path, shared_dir: Path) -> None:

@@ -31,7 +31,7 @@ from quire.text.tokenizers.hf_tokenizer import HFTokenizer, TokenizerFiles
 from quire.text.tokenizers.post_processor import surround
 from quire.text.tokenizers.ranked import FILES as RANKED
 from quire.text.tokenizers.ranked import ranked_backend
-from quire.text.tokenizers.tokenizer_json import read_tokenizer_json
+from quire.text.tokenizers.tokenizer_json import check_ids, read_tokenizer_json
 
 
 def load_files(path: Path) -> HFTokenizer:
@@ -88,6 +88,10 @@ def _vocab_and_merges(path: Path, settings: dict[str, Any], added: Added) -> tok
     vocabulary = read_json(path)
     if not all(type(id_) is int and 0 <= id_ < 1 << 31 for id_ in vocabulary.values()):
         raise CheckpointError(f"{path.name} gives a token no id.", fix="Download it again.")
+    try:
+        check_ids(vocabulary)
+    except ValueError as error:
+        raise CheckpointError(f"{path.name}: {error}.", fix="Download it again.") from error
     kind = "qwen2" if str(settings.get("tokenizer_class")).startswith("Qwen2") else "gpt-2"
     merges = read_merges(path.with_name("merges.txt"))
     backend = bpe_backend(vocabulary, merges, kind, path.name)

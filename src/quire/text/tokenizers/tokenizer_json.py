@@ -47,6 +47,16 @@ class _Model(msgspec.Struct, forbid_unknown_fields=True):
         )  # fmt: skip
 
 
+class _AnyModel(msgspec.Struct):
+    vocab: msgspec.Raw = msgspec.Raw()
+
+
+class _Any(msgspec.Struct):
+    """A file of any kind."""
+
+    model: _AnyModel
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     model: _Model
     version: str = "1.0"
@@ -69,11 +79,29 @@ def read_tokenizer_json(path: Path) -> tuple[tokenizers.Tokenizer, BytePairs | N
         if path.stat().st_size > SMALL_BYTES:
             with suppress(Exception):  # the library can read it, or says what is wrong
                 return read_byte_pairs(path)
-        return tokenizers.Tokenizer.from_file(str(path)), None
+        found = tokenizers.Tokenizer.from_file(str(path))
+        check_ids(_vocabulary(path.read_bytes()))
+        return found, None
     except Exception as error:  # the library raises Exception itself
         raise CheckpointError(
             f"{path.name} cannot be read: {error}.", fix="Download or copy the file again."
         ) from error
+
+
+def _vocabulary(content: bytes) -> dict[str, int]:
+    """Return a file's token → id; empty if its tokens have the ids of a list."""
+    vocabulary = msgspec.json.decode(content, type=_Any).model.vocab
+    written = memoryview(vocabulary).tobytes()
+    return msgspec.json.decode(written, type=dict[str, int]) if written.startswith(b"{") else {}
+
+
+def check_ids(vocabulary: dict[str, int]) -> None:
+    """Raise ValueError if two tokens have one id: the library would lose one of them later."""
+    known: dict[int, str] = {}
+    if len(set(vocabulary.values())) < len(vocabulary):
+        for token, id_ in vocabulary.items():
+            if (other := known.setdefault(id_, token)) != token:
+                raise ValueError(f"{other!r} and {token!r} have the id {id_}")
 
 
 def read_byte_pairs(path: Path) -> tuple[tokenizers.Tokenizer, BytePairs]:
