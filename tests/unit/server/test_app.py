@@ -12,28 +12,26 @@ from quire import __version__
 from quire.frontend.workers.pool import CLIENT
 from quire.server.app import create_app
 from quire.server.http.middleware import ApiKeyMiddleware, RequestMiddleware
-from tests.unit.server.fake_engine import running
+from tests.unit.server.fake_engine import Running, running
 
 JSON = {"content-type": "application/json"}
 
 
-async def test_health_follows_the_engine() -> None:
-    async with running() as app:
-        assert (await app.http.get("/health")).status_code == 200
-        assert (await app.http.get("/ready")).status_code == 200
-        app.core_client.die()
-        assert (await app.http.get("/health")).status_code == 503
-        assert (await app.http.get("/ready")).status_code == 503
-        response = await app.complete()
-        assert response.status_code == 503
-        assert response.json()["error"]["code"] == "engine_restarting"
-        assert response.headers["retry-after"] == "5"
-        assert (await app.http.get("/v1/models")).status_code == 200
+async def test_health_follows_the_engine(app: Running) -> None:
+    assert (await app.http.get("/health")).status_code == 200
+    assert (await app.http.get("/ready")).status_code == 200
+    app.core_client.die()
+    assert (await app.http.get("/health")).status_code == 503
+    assert (await app.http.get("/ready")).status_code == 503
+    response = await app.complete()
+    assert response.status_code == 503
+    assert response.json()["error"]["code"] == "engine_restarting"
+    assert response.headers["retry-after"] == "5"
+    assert (await app.http.get("/v1/models")).status_code == 200
 
 
-async def test_version() -> None:
-    async with running() as app:
-        assert (await app.http.get("/version")).json() == {"version": __version__}
+async def test_version(app: Running) -> None:
+    assert (await app.http.get("/version")).json() == {"version": __version__}
 
 
 async def test_load() -> None:
@@ -48,43 +46,40 @@ async def test_load() -> None:
         assert 3 in loads
 
 
-async def test_models() -> None:
-    async with running() as app:
-        [card] = (await app.http.get("/v1/models")).json()["data"]
-        assert card["id"] == "echo"
-        assert card["max_model_len"] == 256
-        assert (await app.http.get("/v1/models/echo")).json() == card
-        response = await app.http.get("/v1/models/other/model")
-        assert response.status_code == 404
-        assert response.json()["error"]["code"] == "model_not_found"
+async def test_models(app: Running) -> None:
+    [card] = (await app.http.get("/v1/models")).json()["data"]
+    assert card["id"] == "echo"
+    assert card["max_model_len"] == 256
+    assert (await app.http.get("/v1/models/echo")).json() == card
+    response = await app.http.get("/v1/models/other/model")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
 
 
-async def test_served_names() -> None:
-    async with running() as app:
-        app.app = create_app(app.engine, ["first", "second"])
-        app.http._transport.app = app.app  # type: ignore[attr-defined]
-        assert (await app.complete(model="second")).json()["model"] == "second"
-        assert (await app.complete(model=None)).json()["model"] == "first"
-        assert (await app.complete()).status_code == 404
+async def test_served_names(app: Running) -> None:
+    app.app = create_app(app.engine, ["first", "second"])
+    app.http._transport.app = app.app  # type: ignore[attr-defined]
+    assert (await app.complete(model="second")).json()["model"] == "second"
+    assert (await app.complete(model=None)).json()["model"] == "first"
+    assert (await app.complete()).status_code == 404
 
 
-async def test_unknown_paths_and_methods() -> None:
-    async with running() as app:
-        response = await app.http.get("/nowhere")
-        assert response.status_code == 404
-        assert "/nowhere" in response.json()["error"]["message"]
-        response = await app.http.get("/v1/completions")
-        assert response.status_code == 405
-        assert response.headers["allow"] == "POST"
-        assert (await app.http.post("/completion", json={})).status_code == 404
-        response = await app.http.post("/v1/audio/transcriptions")
-        assert response.status_code == 404
-        assert "audio is not served" in response.json()["error"]["message"]
-        response = await app.http.post("/api/chat", json={})
-        assert response.status_code == 404
-        assert "a base URL that ends in /v1" in response.json()["error"]["message"]
-        for path, instead in (("/healthz", "/health or /ready"), ("/v1/embed", "/v2/embed")):
-            assert instead in (await app.http.get(path)).json()["error"]["message"]
+async def test_unknown_paths_and_methods(app: Running) -> None:
+    response = await app.http.get("/nowhere")
+    assert response.status_code == 404
+    assert "/nowhere" in response.json()["error"]["message"]
+    response = await app.http.get("/v1/completions")
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
+    assert (await app.http.post("/completion", json={})).status_code == 404
+    response = await app.http.post("/v1/audio/transcriptions")
+    assert response.status_code == 404
+    assert "audio is not served" in response.json()["error"]["message"]
+    response = await app.http.post("/api/chat", json={})
+    assert response.status_code == 404
+    assert "a base URL that ends in /v1" in response.json()["error"]["message"]
+    for path, instead in (("/healthz", "/health or /ready"), ("/v1/embed", "/v2/embed")):
+        assert instead in (await app.http.get(path)).json()["error"]["message"]
 
 
 @pytest.mark.parametrize("prefix", ["", "/llm"])
@@ -105,40 +100,37 @@ async def test_other_spellings_of_a_path(prefix: str) -> None:
         assert "/v1." in (await app.http.get("/v1/")).json()["error"]["message"]
 
 
-async def test_every_path_tells_its_methods() -> None:
-    async with running() as app:
-        routes = [route for route in app.app.routes if isinstance(route, Route)]
-        for route in routes:
-            path = re.sub(r"\{[^}]*\}", "x", route.path)
-            own = {m for r in routes if r.path_regex.match(path) for m in r.methods or ()}
-            for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "NONE"} - own:
-                response = await app.http.request(method, path)
-                assert response.status_code == 405, (method, path)
-                assert response.headers["allow"] == ", ".join(sorted(own)), (method, path)
-        response = await app.http.post("/v1/responses/x")
-        assert response.headers["allow"] == "DELETE, GET, HEAD"
-        response = await app.http.post("/v1/responses/compact")  # OpenAI's, not an id
-        assert (response.status_code, "truncation" in response.text) == (404, True)
+async def test_every_path_tells_its_methods(app: Running) -> None:
+    routes = [route for route in app.app.routes if isinstance(route, Route)]
+    for route in routes:
+        path = re.sub(r"\{[^}]*\}", "x", route.path)
+        own = {m for r in routes if r.path_regex.match(path) for m in r.methods or ()}
+        for method in {"GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "NONE"} - own:
+            response = await app.http.request(method, path)
+            assert response.status_code == 405, (method, path)
+            assert response.headers["allow"] == ", ".join(sorted(own)), (method, path)
+    response = await app.http.post("/v1/responses/x")
+    assert response.headers["allow"] == "DELETE, GET, HEAD"
+    response = await app.http.post("/v1/responses/compact")  # OpenAI's, not an id
+    assert (response.status_code, "truncation" in response.text) == (404, True)
 
 
-async def test_request_ids() -> None:
-    async with running() as app:
-        response = await app.http.get("/health", headers={"x-request-id": "mine-1"})
-        assert response.headers["x-request-id"] == "mine-1"
-        response = await app.http.get("/health", headers={"x-request-id": "a b\t{}"})
-        assert len(response.headers["x-request-id"]) == 32
-        first = await app.http.get("/nowhere")
-        second = await app.http.get("/nowhere")
-        assert first.headers["x-request-id"] != second.headers["x-request-id"]
+async def test_request_ids(app: Running) -> None:
+    response = await app.http.get("/health", headers={"x-request-id": "mine-1"})
+    assert response.headers["x-request-id"] == "mine-1"
+    response = await app.http.get("/health", headers={"x-request-id": "a b\t{}"})
+    assert len(response.headers["x-request-id"]) == 32
+    first = await app.http.get("/nowhere")
+    second = await app.http.get("/nowhere")
+    assert first.headers["x-request-id"] != second.headers["x-request-id"]
 
 
-async def test_a_repeated_request_id_is_served_again() -> None:
-    async with running() as app:
-        app.http.headers["x-request-id"] = "same"
-        assert (await app.complete()).json()["id"] == "cmpl-same"
-        again = await app.complete()
-        assert (again.status_code, again.headers["x-request-id"]) == (200, "same")
-        assert again.json()["id"].startswith("cmpl-same~")
+async def test_a_repeated_request_id_is_served_again(app: Running) -> None:
+    app.http.headers["x-request-id"] = "same"
+    assert (await app.complete()).json()["id"] == "cmpl-same"
+    again = await app.complete()
+    assert (again.status_code, again.headers["x-request-id"]) == (200, "same")
+    assert again.json()["id"].startswith("cmpl-same~")
 
 
 async def test_keys() -> None:
@@ -178,14 +170,13 @@ async def test_clients_are_told_apart_by_address_and_key() -> None:
     assert all("a" not in client.split() for client in found)
 
 
-async def test_a_bug_is_a_bare_500(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as app:
-        monkeypatch.setattr(app.engine, "default_sampling_params", None)
-        response = await app.complete()
-        assert response.status_code == 500
-        assert response.json()["error"]["code"] == "internal_error"
-        assert "Traceback" not in response.text
-        assert "x-request-id" in response.headers
+async def test_a_bug_is_a_bare_500(monkeypatch: pytest.MonkeyPatch, app: Running) -> None:
+    monkeypatch.setattr(app.engine, "default_sampling_params", None)
+    response = await app.complete()
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+    assert "Traceback" not in response.text
+    assert "x-request-id" in response.headers
 
 
 async def test_body_limit() -> None:
@@ -203,14 +194,13 @@ async def test_body_limit() -> None:
         assert response.status_code == 413
 
 
-async def test_content_type() -> None:
-    async with running() as app:
-        response = await app.http.post("/v1/completions", content=b"{}")
-        assert response.status_code == 415
-        charset = {"content-type": "application/json; charset=utf-8"}
-        body = msgspec.json.encode({"prompt": "a"})
-        response = await app.http.post("/v1/completions", content=body, headers=charset)
-        assert response.status_code == 200
+async def test_content_type(app: Running) -> None:
+    response = await app.http.post("/v1/completions", content=b"{}")
+    assert response.status_code == 415
+    charset = {"content-type": "application/json; charset=utf-8"}
+    body = msgspec.json.encode({"prompt": "a"})
+    response = await app.http.post("/v1/completions", content=body, headers=charset)
+    assert response.status_code == 200
 
 
 async def test_two_applications_share_nothing() -> None:
@@ -223,8 +213,7 @@ async def test_two_applications_share_nothing() -> None:
 @pytest.mark.parametrize(
     "fields", [{"x" * 10**6: 1}, {"model": "x" * 10**6}, {"response_format": {"type": "x" * 10**6}}]
 )
-async def test_an_answer_repeats_no_megabytes(fields: dict[str, object]) -> None:
-    async with running() as app:
-        response = await app.complete(**fields)
-        assert response.status_code in (200, 400, 404)
-        assert len(response.content) < 6000
+async def test_an_answer_repeats_no_megabytes(fields: dict[str, object], app: Running) -> None:
+    response = await app.complete(**fields)
+    assert response.status_code in (200, 400, 404)
+    assert len(response.content) < 6000

@@ -34,15 +34,14 @@ async def answer(app: Running, *lines: str, done: set[str] | None = None) -> dic
     return {result["custom_id"]: result for result in results}
 
 
-async def test_every_line_is_answered() -> None:
+async def test_every_line_is_answered(app: Running) -> None:
     messages = [{"role": "user", "content": "a"}]
-    async with running() as app:
-        results = await answer(
-            app,
-            *(line(f"text {i}", {**BODY, "prompt": chr(97 + i % 20)}) for i in range(100)),
-            line("chat", {"messages": messages, "max_tokens": 3}, url="/v1/chat/completions"),
-            line("response", {"input": "a", "max_output_tokens": 3}, url="/v1/responses"),
-        )
+    results = await answer(
+        app,
+        *(line(f"text {i}", {**BODY, "prompt": chr(97 + i % 20)}) for i in range(100)),
+        line("chat", {"messages": messages, "max_tokens": 3}, url="/v1/chat/completions"),
+        line("response", {"input": "a", "max_output_tokens": 3}, url="/v1/responses"),
+    )
     assert len(results) == 102
     for i in range(100):
         response = results[f"text {i}"]["response"]
@@ -52,56 +51,53 @@ async def test_every_line_is_answered() -> None:
     assert results["response"]["response"]["body"]["status"] == "incomplete"
 
 
-async def test_what_is_wrong_becomes_an_error() -> None:
-    async with running() as app:
-        results = await answer(
-            app,
-            line("good"),
-            line("good", {**BODY, "max_tokens": 1}),
-            line("bad value", {**BODY, "max_tokens": 0}),
-            line("misspelt field", {**BODY, "max_token": 1}),
-            line("model", {**BODY, "model": "other"}),
-        )
-        assert results["bad value"]["response"]["status_code"] == 400
-        assert results["bad value"]["response"]["body"]["error"]["param"] == "max_tokens"
-        assert results["misspelt field"]["response"]["body"]["error"]["param"] == "max_token"
-        assert results["model"]["response"]["status_code"] == 404
-        for bad in (
-            "{",
-            "[]",
-            '"a"',
-            "\udcff",
-            line("x", url="/start_profile"),
-            line("x", method="GET"),
-            line("x", extra=1),
-            line("x", {**BODY, "stream": True}),
-            json.dumps({"custom_id": "x", "url": "/v1/completions"}),
-            json.dumps({"custom_id": 1, "url": "/v1/completions", "body": {}}),
-        ):
-            out = io.BytesIO()
-            batch = Batch(app.app, app.engine, out)
-            await batch.run(iter([(7, bad.encode(errors="surrogateescape"))]), set())
-            result = json.loads(out.getvalue())
-            assert result["response"] is None
-            assert result["error"]["code"] == "invalid_request"
-            assert result["error"]["message"].startswith("Line 7: ")
-            assert result["custom_id"] == ("x" if '"x"' in bad else None)
-
-
-async def test_a_second_line_of_the_same_id() -> None:
-    async with running() as app:
+async def test_what_is_wrong_becomes_an_error(app: Running) -> None:
+    results = await answer(
+        app,
+        line("good"),
+        line("good", {**BODY, "max_tokens": 1}),
+        line("bad value", {**BODY, "max_tokens": 0}),
+        line("misspelt field", {**BODY, "max_token": 1}),
+        line("model", {**BODY, "model": "other"}),
+    )
+    assert results["bad value"]["response"]["status_code"] == 400
+    assert results["bad value"]["response"]["body"]["error"]["param"] == "max_tokens"
+    assert results["misspelt field"]["response"]["body"]["error"]["param"] == "max_token"
+    assert results["model"]["response"]["status_code"] == 404
+    for bad in (
+        "{",
+        "[]",
+        '"a"',
+        "\udcff",
+        line("x", url="/start_profile"),
+        line("x", method="GET"),
+        line("x", extra=1),
+        line("x", {**BODY, "stream": True}),
+        json.dumps({"custom_id": "x", "url": "/v1/completions"}),
+        json.dumps({"custom_id": 1, "url": "/v1/completions", "body": {}}),
+    ):
         out = io.BytesIO()
         batch = Batch(app.app, app.engine, out)
-        await batch.run(iter([(1, line("a").encode()), (2, line("a").encode())]), set())
-        assert (batch.num_succeeded, batch.num_failed) == (1, 1)
-        assert b"line 1 has the same custom_id" in out.getvalue()
+        await batch.run(iter([(7, bad.encode(errors="surrogateescape"))]), set())
+        result = json.loads(out.getvalue())
+        assert result["response"] is None
+        assert result["error"]["code"] == "invalid_request"
+        assert result["error"]["message"].startswith("Line 7: ")
+        assert result["custom_id"] == ("x" if '"x"' in bad else None)
 
 
-async def test_a_dead_engine_ends_the_run() -> None:
-    async with running() as app:
-        app.engine.shutdown()
-        with pytest.raises(EngineDeadError):
-            await answer(app, line("a"))
+async def test_a_second_line_of_the_same_id(app: Running) -> None:
+    out = io.BytesIO()
+    batch = Batch(app.app, app.engine, out)
+    await batch.run(iter([(1, line("a").encode()), (2, line("a").encode())]), set())
+    assert (batch.num_succeeded, batch.num_failed) == (1, 1)
+    assert b"line 1 has the same custom_id" in out.getvalue()
+
+
+async def test_a_dead_engine_ends_the_run(app: Running) -> None:
+    app.engine.shutdown()
+    with pytest.raises(EngineDeadError):
+        await answer(app, line("a"))
 
 
 async def test_a_run_is_resumed(tmp_path: Path) -> None:
@@ -119,15 +115,14 @@ async def test_a_run_is_resumed(tmp_path: Path) -> None:
         assert set(await answer(app, *lines, done={"good"})) == {"bad", None}
 
 
-async def test_a_limit_above_the_room_is_lowered() -> None:
-    async with running() as app:
-        most = app.engine.max_model_len
-        results = await answer(
-            app,
-            line("completion", {**BODY, "max_tokens": most}),
-            line("more", {**BODY, "max_tokens": most + 1}),
-            line("response", {"input": "a", "max_output_tokens": most}, url="/v1/responses"),
-        )
+async def test_a_limit_above_the_room_is_lowered(app: Running) -> None:
+    most = app.engine.max_model_len
+    results = await answer(
+        app,
+        line("completion", {**BODY, "max_tokens": most}),
+        line("more", {**BODY, "max_tokens": most + 1}),
+        line("response", {"input": "a", "max_output_tokens": most}, url="/v1/responses"),
+    )
     for name, param in (("completion", "max_tokens"), ("response", "max_output_tokens")):
         response = results[name]["response"]
         assert response["status_code"] == 200
@@ -138,7 +133,7 @@ async def test_a_limit_above_the_room_is_lowered() -> None:
     assert f"instead of {most + 1}" in warning["message"]
 
 
-async def test_extremes_in_every_field_of_a_line() -> None:
+async def test_extremes_in_every_field_of_a_line(app: Running) -> None:
     """Of the line itself, and of its request; each gets an answer or an error of its own."""
     plain = json.loads(line("x"))
     bodies = [text for name in ("max_tokens", "temperature", "n") for text in extremes(BODY, name)]
@@ -147,10 +142,9 @@ async def test_extremes_in_every_field_of_a_line() -> None:
         *(line("@", {}).replace('"body": {}', f'"body": {body}') for body in bodies),
     ]
     out = io.BytesIO()
-    async with running() as app:
-        batch = Batch(app.app, app.engine, out)
-        await batch.run(iter(enumerate((each.encode() for each in lines), 1)), set())
-        assert "y" in await answer(app, line("y"))
+    batch = Batch(app.app, app.engine, out)
+    await batch.run(iter(enumerate((each.encode() for each in lines), 1)), set())
+    assert "y" in await answer(app, line("y"))
     assert batch.num_succeeded + batch.num_failed == len(lines)
     for result in map(json.loads, out.getvalue().splitlines()):
         if (response := result["response"]) is not None:

@@ -33,13 +33,12 @@ async def explained(app: Running, **query: Any) -> Report:
     return msgspec.json.decode(response.content, type=Report)
 
 
-async def test_an_idle_server_is_idle() -> None:
-    async with running() as app:
-        report = await explained(app)
-        assert report.rates["running"] == report.rates["output_tok_s"] == 0
-        assert max(report.split, key=report.split.__getitem__) == "idle"
-        assert report.window_s >= 0.3
-        assert report.notes
+async def test_an_idle_server_is_idle(app: Running) -> None:
+    report = await explained(app)
+    assert report.rates["running"] == report.rates["output_tok_s"] == 0
+    assert max(report.split, key=report.split.__getitem__) == "idle"
+    assert report.window_s >= 0.3
+    assert report.notes
 
 
 async def test_a_server_under_load() -> None:
@@ -60,23 +59,24 @@ async def test_a_server_under_load() -> None:
         assert report.rates["output_tok_s"] > 0
 
 
-async def test_the_operations_are_profiled_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_operations_are_profiled_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, app: Running
+) -> None:
     op = OpTime("linear", "layers.0.mlp.up", 1, 0.1, 10**9, 10**9, "x", "float32", 1)
     profile = OpProfile(1, 0.2, 0.15, 1, 1, 1, [op])
-    async with running() as app:
-        call = app.core.call
+    call = app.core.call
 
-        def answer(method: str, args: list[Any]) -> Any:
-            if not method.endswith(("op_profile", "op_profile_steps")):
-                return call(method, args)
-            return {
-                "stop_op_profile": msgspec.to_builtins(profile),
-                "op_profile_steps": (1, False),
-            }.get(method)
+    def answer(method: str, args: list[Any]) -> Any:
+        if not method.endswith(("op_profile", "op_profile_steps")):
+            return call(method, args)
+        return {
+            "stop_op_profile": msgspec.to_builtins(profile),
+            "op_profile_steps": (1, False),
+        }.get(method)
 
-        monkeypatch.setattr(app.core, "call", answer)
-        report = await explained(app)
-        assert [line.module for line in report.ops] == ["mlp.up"]
+    monkeypatch.setattr(app.core, "call", answer)
+    report = await explained(app)
+    assert [line.module for line in report.ops] == ["mlp.up"]
 
 
 async def test_files_are_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,29 +101,26 @@ async def test_someone_elses_profile_is_left_alone() -> None:
         assert report.ops == []
 
 
-async def test_the_evidence_comes_in_place_of_the_report_if_asked_for() -> None:
-    async with running() as app:
-        response = await app.http.get("/explain", params={"window": 0.1, "evidence": "true"})
-        evidence = msgspec.json.decode(response.content, type=Evidence)
-        assert evidence.window.seconds >= 0.1
-        assert evidence.config.prefix_caching_hash_seed == 0
+async def test_the_evidence_comes_in_place_of_the_report_if_asked_for(app: Running) -> None:
+    response = await app.http.get("/explain", params={"window": 0.1, "evidence": "true"})
+    evidence = msgspec.json.decode(response.content, type=Evidence)
+    assert evidence.window.seconds >= 0.1
+    assert evidence.config.prefix_caching_hash_seed == 0
 
 
 @pytest.mark.parametrize("window", ["0", "61", "nan", "soon", "-1"])
-async def test_a_bad_window_is_refused(window: str) -> None:
-    async with running() as app:
-        response = await app.http.get("/explain", params={"window": window})
-        assert response.status_code == 400
-        error = response.json()["error"]
-        assert error["param"] == "window"
-        assert window in error["message"]
+async def test_a_bad_window_is_refused(window: str, app: Running) -> None:
+    response = await app.http.get("/explain", params={"window": window})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == "window"
+    assert window in error["message"]
 
 
-async def test_two_at_once_take_turns() -> None:
-    async with running() as app:
-        first, second = await asyncio.gather(explained(app), explained(app))
-        assert first.window_s > 0
-        assert second.window_s > 0
+async def test_two_at_once_take_turns(app: Running) -> None:
+    first, second = await asyncio.gather(explained(app), explained(app))
+    assert first.window_s > 0
+    assert second.window_s > 0
 
 
 async def test_a_key_is_needed_where_one_is_set() -> None:
@@ -131,23 +128,21 @@ async def test_a_key_is_needed_where_one_is_set() -> None:
         assert (await app.http.get("/explain")).status_code == 401
 
 
-async def test_metrics_count_repeats_and_slow_clients() -> None:
-    async with running() as app:
-        for _ in range(2):
-            response = await app.complete(prompt=list(range(1, 20)) * 8)
-            assert response.status_code == 200, response.text
-        text = (await app.http.get("/metrics")).text
-        assert 'quire:repeated_prompt_tokens_total{engine="0",model_name="echo"} 128.0' in text
-        assert "quire:slow_client_outputs_total" in text
+async def test_metrics_count_repeats_and_slow_clients(app: Running) -> None:
+    for _ in range(2):
+        response = await app.complete(prompt=list(range(1, 20)) * 8)
+        assert response.status_code == 200, response.text
+    text = (await app.http.get("/metrics")).text
+    assert 'quire:repeated_prompt_tokens_total{engine="0",model_name="echo"} 128.0' in text
+    assert "quire:slow_client_outputs_total" in text
 
 
-async def test_refused_requests_are_counted_by_their_error() -> None:
-    async with running() as app:
-        for fields in ({"prompt": [5] * 100_000}, {"temperature": -1}):
-            assert (await app.complete(**fields)).status_code == 400
-        await app.http.get("/nowhere")
-        refused = app.engine.stats.refused
-        assert refused == {"context_length_exceeded": 1, "invalid_request": 1}
+async def test_refused_requests_are_counted_by_their_error(app: Running) -> None:
+    for fields in ({"prompt": [5] * 100_000}, {"temperature": -1}):
+        assert (await app.complete(**fields)).status_code == 400
+    await app.http.get("/nowhere")
+    refused = app.engine.stats.refused
+    assert refused == {"context_length_exceeded": 1, "invalid_request": 1}
 
 
 async def test_a_server_that_cannot_start_the_simulation_reports_without(

@@ -216,17 +216,16 @@ async def test_nobody_watches_and_nothing_is_made() -> None:
         assert made == before
 
 
-async def test_viewers_are_limited() -> None:
-    async with running() as app:
-        feed: Feed = app.app.state.feed
-        with ExitStack() as viewers:
-            for _ in range(MAX_VIEWERS - 1):
-                viewers.enter_context(feed.viewer())
-            with feed.viewer():
-                refused = await app.http.get("/dashboard/stream")
-            assert refused.status_code == 429
-            assert refused.json()["error"]["code"] == "too_many_viewers"
-            assert (await app.http.head("/dashboard/stream")).status_code == 200
+async def test_viewers_are_limited(app: Running) -> None:
+    feed: Feed = app.app.state.feed
+    with ExitStack() as viewers:
+        for _ in range(MAX_VIEWERS - 1):
+            viewers.enter_context(feed.viewer())
+        with feed.viewer():
+            refused = await app.http.get("/dashboard/stream")
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "too_many_viewers"
+        assert (await app.http.head("/dashboard/stream")).status_code == 200
 
 
 @pytest.mark.parametrize(

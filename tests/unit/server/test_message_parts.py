@@ -7,35 +7,33 @@ from typing import Any
 import pytest
 
 from quire.server.message_parts import plain_parts, plain_reasoning
-from tests.unit.server.fake_engine import MODEL, running
+from tests.unit.server.fake_engine import MODEL, Running, running
 
 TEXTS = [["b"], [{"text": "b"}], [{"type": "input_text", "text": "b"}]]
 ANSWER = [{"type": "output_text", "text": "b"}]
 
 
 @pytest.mark.parametrize("parts", [*TEXTS, ANSWER])
-async def test_texts_of_a_chat(parts: list[Any]) -> None:
-    async with running() as app:
-        asked = [
-            await app.chat(messages=[{"role": "user", "content": content}], return_token_ids=True)
-            for content in ([{"type": "text", "text": "b"}], parts)
-        ]
-        plain, other = (answer.json() for answer in asked)
-        assert other["prompt_token_ids"] == plain["prompt_token_ids"]
-        counted = await app.http.post(
-            "/tokenize", json={"messages": [{"role": "user", "content": parts}]}
-        )
-        assert counted.json()["tokens"] == plain["prompt_token_ids"]
+async def test_texts_of_a_chat(parts: list[Any], app: Running) -> None:
+    asked = [
+        await app.chat(messages=[{"role": "user", "content": content}], return_token_ids=True)
+        for content in ([{"type": "text", "text": "b"}], parts)
+    ]
+    plain, other = (answer.json() for answer in asked)
+    assert other["prompt_token_ids"] == plain["prompt_token_ids"]
+    counted = await app.http.post(
+        "/tokenize", json={"messages": [{"role": "user", "content": parts}]}
+    )
+    assert counted.json()["tokens"] == plain["prompt_token_ids"]
 
 
 @pytest.mark.parametrize("parts", [*TEXTS, [{"type": "text", "text": "b"}]])
-async def test_texts_of_a_response(parts: list[Any]) -> None:
-    async with running() as app:
-        body = {"model": MODEL, "input": [{"role": "user", "content": parts}], "temperature": 0}
-        made = (await app.http.post("/v1/responses", json=body)).json()
-        path = f"/v1/responses/{made['id']}/input_items"
-        [item] = (await app.http.get(path)).json()["data"]
-        assert item["content"] == [{"type": "input_text", "text": "b"}]
+async def test_texts_of_a_response(parts: list[Any], app: Running) -> None:
+    body = {"model": MODEL, "input": [{"role": "user", "content": parts}], "temperature": 0}
+    made = (await app.http.post("/v1/responses", json=body)).json()
+    path = f"/v1/responses/{made['id']}/input_items"
+    [item] = (await app.http.get(path)).json()["data"]
+    assert item["content"] == [{"type": "input_text", "text": "b"}]
 
 
 @pytest.mark.parametrize(
@@ -119,40 +117,35 @@ async def test_tools_of_other_apis(tool: Any) -> None:
                 assert answer.json()["choices"] == body["choices"] or ours != "none"
 
 
-async def test_tools_that_nobody_runs_are_refused() -> None:
-    async with running() as app:
-        for tool in ({"type": "web_search", "name": "f"}, {}):
-            answer = await app.chat(tools=[tool], tool_choice="any")
-            assert answer.status_code == 400
-            assert answer.json()["error"]["param"].startswith("tools[0]")
-        for kind in ([], {}):
-            answer = await app.chat(
-                tools=[{"type": "function", **TOOL}], tool_choice={"type": kind}
-            )
-            assert answer.status_code == 400
-            assert answer.json()["error"]["param"] == "tool_choice.type"
+async def test_tools_that_nobody_runs_are_refused(app: Running) -> None:
+    for tool in ({"type": "web_search", "name": "f"}, {}):
+        answer = await app.chat(tools=[tool], tool_choice="any")
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"].startswith("tools[0]")
+    for kind in ([], {}):
+        answer = await app.chat(tools=[{"type": "function", **TOOL}], tool_choice={"type": kind})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == "tool_choice.type"
 
 
-async def test_shorter_forms_of_a_chat() -> None:
+async def test_shorter_forms_of_a_chat(app: Running) -> None:
     """One part instead of a list, a format by its type, and names that say nothing."""
-    async with running() as app:
-        part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
-        message = {"role": "user", "content": part, "name": "", "tool_call_id": ""}
-        answer = await app.chat(messages=[message], response_format="text", return_prompt_text=True)
-        assert answer.json()["prompt_text"] == "user: a\nassistant:"
+    part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    message = {"role": "user", "content": part, "name": "", "tool_call_id": ""}
+    answer = await app.chat(messages=[message], response_format="text", return_prompt_text=True)
+    assert answer.json()["prompt_text"] == "user: a\nassistant:"
 
 
-async def test_values_that_ask_for_nothing() -> None:
+async def test_values_that_ask_for_nothing(app: Running) -> None:
     fields = {"temperature": "", "stream": "", "reasoning_effort": "default"}
-    async with running() as app:
-        answer = (await app.chat(model="", **fields)).json()
-        assert {each["param"] for each in answer["warnings"]} == {*fields}
-        assert answer["model"] == MODEL
+    answer = (await app.chat(model="", **fields)).json()
+    assert {each["param"] for each in answer["warnings"]} == {*fields}
+    assert answer["model"] == MODEL
     async with running(strict_fields=True) as app:
         assert (await app.chat(temperature="")).status_code == 400
 
 
-async def test_a_response_takes_messages_of_chats() -> None:
+async def test_a_response_takes_messages_of_chats(app: Running) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     given: list[Any] = [
         {"role": "user", "content": "a"},
@@ -162,26 +155,24 @@ async def test_a_response_takes_messages_of_chats() -> None:
         {"type": "function_call_output", "call_id": "c", "output": None},
         {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot"}},
     ]
-    async with running() as app:
-        made = (await app.http.post("/v1/responses", json={"model": MODEL, "input": given})).json()
-        assert [each["param"] for each in made["warnings"]] == ["input[5]"]
-        path = f"/v1/responses/{made['id']}/input_items?order=asc"
-        found = (await app.http.get(path)).json()["data"]
-        kinds = ["message", "message", "function_call", "function_call_output"]
-        assert [item["type"] for item in found] == [*kinds, *kinds[2:]]
-        assert found[3]["output"] == [{"type": "input_text", "text": "d"}]
-        assert found[5]["output"] == ""
+    made = (await app.http.post("/v1/responses", json={"model": MODEL, "input": given})).json()
+    assert [each["param"] for each in made["warnings"]] == ["input[5]"]
+    path = f"/v1/responses/{made['id']}/input_items?order=asc"
+    found = (await app.http.get(path)).json()["data"]
+    kinds = ["message", "message", "function_call", "function_call_output"]
+    assert [item["type"] for item in found] == [*kinds, *kinds[2:]]
+    assert found[3]["output"] == [{"type": "input_text", "text": "d"}]
+    assert found[5]["output"] == ""
 
 
-async def test_a_response_takes_json_as_objects() -> None:
+async def test_a_response_takes_json_as_objects(app: Running) -> None:
     call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": {"a": "é"}}
     told = {"type": "function_call_output", "call_id": "c", "output": {"b": [1]}}
-    async with running() as app:
-        body = {"model": MODEL, "input": [call, told], "temperature": 0}
-        made = (await app.http.post("/v1/responses", json=body)).json()
-        path = f"/v1/responses/{made['id']}/input_items?order=asc"
-        first, second = (await app.http.get(path)).json()["data"]
-        assert (first["arguments"], second["output"]) == ('{"a": "é"}', '{"b": [1]}')
+    body = {"model": MODEL, "input": [call, told], "temperature": 0}
+    made = (await app.http.post("/v1/responses", json=body)).json()
+    path = f"/v1/responses/{made['id']}/input_items?order=asc"
+    first, second = (await app.http.get(path)).json()["data"]
+    assert (first["arguments"], second["output"]) == ('{"a": "é"}', '{"b": [1]}')
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,9 @@ async def samples(app: Running) -> dict[str, float]:
     return result
 
 
-async def test_names() -> None:
-    async with running() as app:
-        text = (await app.http.get("/metrics")).text
-        assert {f.name for f in text_string_to_metric_families(text)} >= NAMES
+async def test_names(app: Running) -> None:
+    text = (await app.http.get("/metrics")).text
+    assert {f.name for f in text_string_to_metric_families(text)} >= NAMES
 
 
 def test_blocks_outside_of_the_kv_cache_are_counted_where_there_are_any() -> None:
@@ -90,31 +89,30 @@ def test_adapters_are_told_as_vllm_does() -> None:
     assert sample.value > 1e9
 
 
-async def test_counts() -> None:
-    async with running() as app:
-        before = await samples(app)
-        spent = {name for name in before if name.startswith("quire:time_seconds")}
-        assert before.pop("quire:kv_blocks free") == app.core.config.num_blocks
-        size, count = app.core.config.block_size, app.core.config.num_blocks
-        assert before.pop(f"vllm:cache_config_info {size} {count}") == 1
-        assert {before[name] for name in before.keys() - spent} == {0.0}
-        await app.complete(prompt="abc", n=2)
-        await app.complete(prompt="w", max_tokens=10)
-        found = await samples(app)
-        assert found["vllm:prompt_tokens_total"] == 4
-        assert found["vllm:generation_tokens_total"] == 2 * 3 + 4
-        assert found["vllm:request_success_total length"] == 2
-        assert found["vllm:request_success_total stop"] == 1
-        assert found["vllm:request_success_total abort"] == 0
-        assert found["vllm:num_requests_running"] == 0
-        assert found["vllm:kv_cache_usage_perc"] == 0
-        assert found["vllm:time_to_first_token_seconds_count"] == 2
-        assert found["vllm:e2e_request_latency_seconds_count"] == 2
-        assert found["vllm:request_prompt_tokens_sum"] == 4
-        assert found["vllm:request_generation_tokens_bucket 2.0"] == 0
-        assert found["vllm:request_generation_tokens_bucket 5.0"] == 1
-        assert found["vllm:request_generation_tokens_bucket 10.0"] == 2
-        assert found["vllm:request_generation_tokens_bucket +Inf"] == 2
+async def test_counts(app: Running) -> None:
+    before = await samples(app)
+    spent = {name for name in before if name.startswith("quire:time_seconds")}
+    assert before.pop("quire:kv_blocks free") == app.core.config.num_blocks
+    size, count = app.core.config.block_size, app.core.config.num_blocks
+    assert before.pop(f"vllm:cache_config_info {size} {count}") == 1
+    assert {before[name] for name in before.keys() - spent} == {0.0}
+    await app.complete(prompt="abc", n=2)
+    await app.complete(prompt="w", max_tokens=10)
+    found = await samples(app)
+    assert found["vllm:prompt_tokens_total"] == 4
+    assert found["vllm:generation_tokens_total"] == 2 * 3 + 4
+    assert found["vllm:request_success_total length"] == 2
+    assert found["vllm:request_success_total stop"] == 1
+    assert found["vllm:request_success_total abort"] == 0
+    assert found["vllm:num_requests_running"] == 0
+    assert found["vllm:kv_cache_usage_perc"] == 0
+    assert found["vllm:time_to_first_token_seconds_count"] == 2
+    assert found["vllm:e2e_request_latency_seconds_count"] == 2
+    assert found["vllm:request_prompt_tokens_sum"] == 4
+    assert found["vllm:request_generation_tokens_bucket 2.0"] == 0
+    assert found["vllm:request_generation_tokens_bucket 5.0"] == 1
+    assert found["vllm:request_generation_tokens_bucket 10.0"] == 2
+    assert found["vllm:request_generation_tokens_bucket +Inf"] == 2
 
 
 async def test_every_part_of_the_time_is_counted() -> None:

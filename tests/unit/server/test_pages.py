@@ -12,7 +12,7 @@ import pytest
 
 from quire.explain.report import Change
 from quire.server.monitoring.pages import ASSETS_PATH, FOLDER
-from tests.unit.server.fake_engine import running
+from tests.unit.server.fake_engine import Running, running
 
 WEB = Path(__file__).resolve().parents[3] / "web"
 MANIFEST = json.loads((FOLDER / "manifest.json").read_text())
@@ -64,49 +64,46 @@ def test_licences_of_bundled_libraries() -> None:
     assert notice.count("Permission is hereby granted") == 2
 
 
-async def test_the_page_and_its_policy() -> None:
-    async with running() as app:
-        page = await app.http.get("/")
-        assert page.status_code == 200
-        assert page.headers["content-type"] == "text/html; charset=utf-8"
-        assert page.headers["cache-control"] == "no-cache"
-        policy = page.headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "unsafe" not in policy
-        assert page.headers["x-content-type-options"] == "nosniff"
-        head = await app.http.head("/")
-        assert head.status_code == 200
-        assert head.headers["content-length"] == page.headers["content-length"]
+async def test_the_page_and_its_policy(app: Running) -> None:
+    page = await app.http.get("/")
+    assert page.status_code == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.headers["cache-control"] == "no-cache"
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    head = await app.http.head("/")
+    assert head.status_code == 200
+    assert head.headers["content-length"] == page.headers["content-length"]
 
 
 @pytest.mark.parametrize("name", ASSETS)
-async def test_assets(name: str) -> None:
-    async with running() as app:
-        response = await app.http.get(ASSETS_PATH + name)
-        assert response.status_code == 200
-        assert response.content == (FOLDER / name).read_bytes()
-        assert response.headers["content-encoding"] == "gzip"
-        assert "immutable" in response.headers["cache-control"]
-        assert response.headers["content-type"].split(";")[0] in {
-            "text/javascript",
-            "text/css",
-            "text/plain",
-            "image/svg+xml",
-        }
-        plain = await app.http.get(ASSETS_PATH + name, headers={"accept-encoding": "identity"})
-        assert "content-encoding" not in plain.headers
-        assert plain.content == response.content
+async def test_assets(name: str, app: Running) -> None:
+    response = await app.http.get(ASSETS_PATH + name)
+    assert response.status_code == 200
+    assert response.content == (FOLDER / name).read_bytes()
+    assert response.headers["content-encoding"] == "gzip"
+    assert "immutable" in response.headers["cache-control"]
+    assert response.headers["content-type"].split(";")[0] in {
+        "text/javascript",
+        "text/css",
+        "text/plain",
+        "image/svg+xml",
+    }
+    plain = await app.http.get(ASSETS_PATH + name, headers={"accept-encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    assert plain.content == response.content
 
 
 @pytest.mark.parametrize(
     "path",
     ["", "nothing.js", "../pages.py", "..%2fpages.py", "%2e%2e/pages.py", "%00", "manifest.json"],
 )
-async def test_nothing_but_its_files(path: str) -> None:
-    async with running() as app:
-        response = await app.http.get(ASSETS_PATH + path)
-        assert response.status_code == 404
-        assert "error" in response.json()
+async def test_nothing_but_its_files(path: str, app: Running) -> None:
+    response = await app.http.get(ASSETS_PATH + path)
+    assert response.status_code == 404
+    assert "error" in response.json()
 
 
 async def test_the_page_needs_no_key_but_everything_else_does() -> None:

@@ -110,39 +110,38 @@ async def _generate(app: Running, text: str = "a") -> str:
 
 async def test_the_first_token_is_out_before_a_tenth_is_tokenized(
     monkeypatch: pytest.MonkeyPatch,
+    app: Running,
 ) -> None:
-    async with running() as app:
-        tokenized: list[str] = []
-        at_first_token: list[int] = []
-        encode = app.engine.tokenizer.encode
+    tokenized: list[str] = []
+    at_first_token: list[int] = []
+    encode = app.engine.tokenizer.encode
 
-        def counted(text: str, add_special_tokens: bool = True) -> list[int]:
-            tokenized.append(text)
-            return encode(text, add_special_tokens)
+    def counted(text: str, add_special_tokens: bool = True) -> list[int]:
+        tokenized.append(text)
+        return encode(text, add_special_tokens)
 
-        async def first_token() -> None:
-            params = SamplingParams(max_tokens=2, output_kind=RequestOutputKind.DELTA)
-            await anext(app.engine.generate("a", params))
-            at_first_token.append(len(tokenized))
+    async def first_token() -> None:
+        params = SamplingParams(max_tokens=2, output_kind=RequestOutputKind.DELTA)
+        await anext(app.engine.generate("a", params))
+        at_first_token.append(len(tokenized))
 
-        monkeypatch.setattr(app.engine.tokenizer, "encode", counted)
-        await asyncio.gather(*(first_token() for _ in range(256)))
-        assert len(tokenized) == 256
-        assert at_first_token[0] < 0.1 * 256
+    monkeypatch.setattr(app.engine.tokenizer, "encode", counted)
+    await asyncio.gather(*(first_token() for _ in range(256)))
+    assert len(tokenized) == 256
+    assert at_first_token[0] < 0.1 * 256
 
 
-async def test_reset_prefix_cache() -> None:
-    async with running() as app:
-        prompt = "abcdefghijklmnopqrstuvw" * 3
+async def test_reset_prefix_cache(app: Running) -> None:
+    prompt = "abcdefghijklmnopqrstuvw" * 3
 
-        async def cached() -> int:
-            return cached_tokens(await app.complete(prompt=prompt))
+    async def cached() -> int:
+        return cached_tokens(await app.complete(prompt=prompt))
 
-        assert await cached() == 0
-        assert await cached() > 0
-        assert (await app.http.post("/reset_prefix_cache")).status_code == 200
-        assert await cached() == 0
-        assert (await app.http.get("/reset_prefix_cache")).status_code == 405
+    assert await cached() == 0
+    assert await cached() > 0
+    assert (await app.http.post("/reset_prefix_cache")).status_code == 200
+    assert await cached() == 0
+    assert (await app.http.get("/reset_prefix_cache")).status_code == 405
 
 
 def cached_tokens(response: httpx.Response) -> int:

@@ -17,17 +17,16 @@ async def timeline(app: Running, name: str) -> dict[str, Any]:
     return found
 
 
-async def test_by_every_name_that_a_client_knows() -> None:
-    async with running() as app:
-        answer = await app.http.post(
-            "/v1/chat/completions",
-            json={"messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
-            headers={"x-request-id": "my-request.1"},
-        )
-        body = answer.json()
-        by_response = await timeline(app, body["id"])
-        by_header = await timeline(app, answer.headers["x-request-id"])
-        by_lane = await timeline(app, by_response["id"])
+async def test_by_every_name_that_a_client_knows(app: Running) -> None:
+    answer = await app.http.post(
+        "/v1/chat/completions",
+        json={"messages": [{"role": "user", "content": "a"}], "max_tokens": 3},
+        headers={"x-request-id": "my-request.1"},
+    )
+    body = answer.json()
+    by_response = await timeline(app, body["id"])
+    by_header = await timeline(app, answer.headers["x-request-id"])
+    by_lane = await timeline(app, by_response["id"])
     assert by_response == by_header == by_lane
     assert by_lane["state"] == "finished"
     assert by_lane["finish_reason"] == "length"
@@ -38,34 +37,31 @@ async def test_by_every_name_that_a_client_knows() -> None:
     assert by_lane["metrics"]["e2e"] >= by_lane["metrics"]["ttft"] > 0.0
 
 
-async def test_the_cache_hit_is_told() -> None:
-    async with running() as app:
-        await app.complete(prompt="abcdefgh" * 3)
-        body = (await app.complete(prompt="abcdefgh" * 3)).json()
-        found = await timeline(app, body["id"])
+async def test_the_cache_hit_is_told(app: Running) -> None:
+    await app.complete(prompt="abcdefgh" * 3)
+    body = (await app.complete(prompt="abcdefgh" * 3)).json()
+    found = await timeline(app, body["id"])
     assert found["cached_tokens"] == body["usage"]["prompt_tokens_details"]["cached_tokens"] == 16
 
 
 @pytest.mark.parametrize(("cache_prompt", "cached"), [(None, 16), (True, 16), (False, 0)])
 async def test_a_prompt_is_computed_whole_on_request(
-    cache_prompt: bool | None, cached: int
+    cache_prompt: bool | None, cached: int, app: Running
 ) -> None:
-    async with running() as app:
-        texts = []
-        for given in (None, cache_prompt, None):
-            body = (await app.complete(prompt="abcdefgh" * 3, cache_prompt=given)).json()
-            texts.append((body["choices"][0]["text"], body["usage"]["prompt_tokens_details"]))
+    texts = []
+    for given in (None, cache_prompt, None):
+        body = (await app.complete(prompt="abcdefgh" * 3, cache_prompt=given)).json()
+        texts.append((body["choices"][0]["text"], body["usage"]["prompt_tokens_details"]))
     assert [text for text, _ in texts] == ["ijk"] * 3
     assert [details["cached_tokens"] for _, details in texts] == [0, cached, 16]
 
 
-async def test_all_sequences_of_a_response_are_named() -> None:
-    async with running() as app:
-        body = (await app.complete(prompt=["a", "b"], n=2)).json()
-        found = await timeline(app, body["id"])
-        assert len(found["related"]) == 4
-        for name in found["related"]:
-            assert (await timeline(app, name))["related"] == found["related"]
+async def test_all_sequences_of_a_response_are_named(app: Running) -> None:
+    body = (await app.complete(prompt=["a", "b"], n=2)).json()
+    found = await timeline(app, body["id"])
+    assert len(found["related"]) == 4
+    for name in found["related"]:
+        assert (await timeline(app, name))["related"] == found["related"]
 
 
 async def test_unknown() -> None:
@@ -77,15 +73,12 @@ async def test_unknown() -> None:
         assert response.json()["error"]["code"] == "request_not_found"
 
 
-async def test_every_token_has_its_interval() -> None:
+async def test_every_token_has_its_interval(app: Running) -> None:
     """Of many at once, with preemptions: 16 seats, and blocks for five of these."""
-    async with running() as app:
-        prompts = [chr(97 + i) * 40 for i in range(20)]
-        await asyncio.gather(
-            *(app.complete(prompt=p, max_tokens=60, ignore_eos=True) for p in prompts)
-        )
-        lanes = [t.lane() for t in app.engine.timelines.recent(0.0, 99)]
-        scheduler = app.engine.stats.scheduler
+    prompts = [chr(97 + i) * 40 for i in range(20)]
+    await asyncio.gather(*(app.complete(prompt=p, max_tokens=60, ignore_eos=True) for p in prompts))
+    lanes = [t.lane() for t in app.engine.timelines.recent(0.0, 99)]
+    scheduler = app.engine.stats.scheduler
     assert scheduler is not None
     assert scheduler.num_preemptions > 0
     assert len(lanes) == 20
@@ -103,18 +96,19 @@ async def test_every_token_has_its_interval() -> None:
             assert start >= end
 
 
-async def test_a_client_s_trace_headers_reach_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as app:
-        submit, seen = app.engine.submit, []
+async def test_a_client_s_trace_headers_reach_the_engine(
+    monkeypatch: pytest.MonkeyPatch, app: Running
+) -> None:
+    submit, seen = app.engine.submit, []
 
-        async def watched(*args: Any, **kwargs: Any) -> None:
-            seen.append(args[-1].trace_headers)
-            await submit(*args, **kwargs)
+    async def watched(*args: Any, **kwargs: Any) -> None:
+        seen.append(args[-1].trace_headers)
+        await submit(*args, **kwargs)
 
-        monkeypatch.setattr(app.engine, "submit", watched)
-        app.http.headers.update({"traceparent": "00-1-2-01", "tracestate": "a=b", "baggage": "c"})
-        await app.complete()
-        await app.chat()
-        del app.http.headers["traceparent"]
-        await app.chat()
+    monkeypatch.setattr(app.engine, "submit", watched)
+    app.http.headers.update({"traceparent": "00-1-2-01", "tracestate": "a=b", "baggage": "c"})
+    await app.complete()
+    await app.chat()
+    del app.http.headers["traceparent"]
+    await app.chat()
     assert seen == [{"traceparent": "00-1-2-01", "tracestate": "a=b"}] * 2 + [None]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.server.fake_engine import running
+from tests.unit.server.fake_engine import Running, running
 
 THEIRS = {"anthropic-version": "2023-06-01"}
 JSON = {"content-type": "application/json"}
@@ -62,26 +62,24 @@ async def test_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "secret" not in response.text
 
 
-async def test_others_get_openais() -> None:
-    async with running() as app:
-        for path in ("/v1/files", "/v1/messagesx", "/v2/messages"):
-            response = await app.http.get(path)
-            assert response.json()["error"].keys() == {"message", "type", "param", "code"}
-            assert "request-id" not in response.headers
+async def test_others_get_openais(app: Running) -> None:
+    for path in ("/v1/files", "/v1/messagesx", "/v2/messages"):
+        response = await app.http.get(path)
+        assert response.json()["error"].keys() == {"message", "type", "param", "code"}
+        assert "request-id" not in response.headers
 
 
-async def test_models() -> None:
-    async with running() as app:
-        app.http.headers.update(THEIRS)
-        server = app.app.state.server
-        app.app.state.server = replace(server, model_names=("a", "b", "org/c"))
+async def test_models(app: Running) -> None:
+    app.http.headers.update(THEIRS)
+    server = app.app.state.server
+    app.app.state.server = replace(server, model_names=("a", "b", "org/c"))
 
-        page = (await app.http.get("/v1/models?limit=2")).json()
-        assert [model["id"] for model in page["data"]] == ["a", "b", "org/c"]
-        assert (page["first_id"], page["last_id"], page["has_more"]) == ("a", "org/c", False)
-        one = (await app.http.get("/v1/models/org/c")).json()
-        assert one["type"] == "model"
-        assert one["max_input_tokens"] == app.engine.max_model_len
-        assert one["created_at"].endswith("Z")
-        del app.http.headers["anthropic-version"]
-        assert (await app.http.get("/v1/models")).json()["object"] == "list"
+    page = (await app.http.get("/v1/models?limit=2")).json()
+    assert [model["id"] for model in page["data"]] == ["a", "b", "org/c"]
+    assert (page["first_id"], page["last_id"], page["has_more"]) == ("a", "org/c", False)
+    one = (await app.http.get("/v1/models/org/c")).json()
+    assert one["type"] == "model"
+    assert one["max_input_tokens"] == app.engine.max_model_len
+    assert one["created_at"].endswith("Z")
+    del app.http.headers["anthropic-version"]
+    assert (await app.http.get("/v1/models")).json()["object"] == "list"

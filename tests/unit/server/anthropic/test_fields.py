@@ -120,14 +120,13 @@ async def test_omitted_thinking_comes_back_from_its_signature() -> None:
 
 
 @pytest.mark.parametrize("where", ["output_format", "output_config"])
-async def test_a_format(where: str) -> None:
+async def test_a_format(where: str, app: Running) -> None:
     schema = {"type": "json_schema", "schema": {"enum": ["bcd"]}}
-    async with running() as app:
-        wanted = schema if where == "output_format" else {"format": schema}
-        response = await post(app, max_tokens=3, **{where: wanted})
-        assert response.status_code == 200, response.text
-        both = {"output_format": schema, "output_config": {"format": schema}}
-        assert "output_format" in (await post(app, **both)).json()["error"]["message"]
+    wanted = schema if where == "output_format" else {"format": schema}
+    response = await post(app, max_tokens=3, **{where: wanted})
+    assert response.status_code == 200, response.text
+    both = {"output_format": schema, "output_config": {"format": schema}}
+    assert "output_format" in (await post(app, **both)).json()["error"]["message"]
 
 
 async def test_tools() -> None:
@@ -185,13 +184,12 @@ async def test_a_full_context_is_no_max_tokens() -> None:
         assert "max_tokens" in told(full)
 
 
-async def test_roles_of_claude_code_are_the_users() -> None:
-    async with running() as app:
-        counts = []
-        for role in ("user", "ctx", "msg"):
-            messages = [{"role": role, "content": "a"}, {"role": "user", "content": "b"}]
-            body = {"model": MODEL, "messages": messages}
-            counts.append((await app.http.post("/v1/messages/count_tokens", json=body)).json())
-            answer = await app.http.post("/v1/messages", json={**body, "max_tokens": 1})
-            assert answer.status_code == 200, answer.text
-        assert counts[0] == counts[1] == counts[2]
+async def test_roles_of_claude_code_are_the_users(app: Running) -> None:
+    counts = []
+    for role in ("user", "ctx", "msg"):
+        messages = [{"role": role, "content": "a"}, {"role": "user", "content": "b"}]
+        body = {"model": MODEL, "messages": messages}
+        counts.append((await app.http.post("/v1/messages/count_tokens", json=body)).json())
+        answer = await app.http.post("/v1/messages", json={**body, "max_tokens": 1})
+        assert answer.status_code == 200, answer.text
+    assert counts[0] == counts[1] == counts[2]

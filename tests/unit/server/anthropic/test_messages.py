@@ -145,10 +145,9 @@ async def test_blocks_reach_the_template() -> None:
         assert response.json() == {"input_tokens": len(expected)}
 
 
-async def test_an_answer_that_is_begun() -> None:
-    async with running() as app:
-        begun = [*HI, {"role": "assistant", "content": "ab"}]
-        assert (await ask(app, messages=begun, max_tokens=3))["content"][0]["text"] == "cde"
+async def test_an_answer_that_is_begun(app: Running) -> None:
+    begun = [*HI, {"role": "assistant", "content": "ab"}]
+    assert (await ask(app, messages=begun, max_tokens=3))["content"][0]["text"] == "cde"
 
 
 @pytest.mark.parametrize(
@@ -217,10 +216,11 @@ async def test_the_key_may_come_as_theirs() -> None:
         assert (await post(app)).status_code == 401
 
 
-async def test_a_client_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running() as app:
-        monkeypatch.setattr(AsyncLLM, "error", EngineRestartingError("The core was lost."))
-        response = await post(app)
-        assert response.status_code == 503
-        assert response.json()["error"]["type"] == "overloaded_error"
-        assert int(response.headers["retry-after"]) > 0
+async def test_a_client_is_told_when_to_come_back(
+    monkeypatch: pytest.MonkeyPatch, app: Running
+) -> None:
+    monkeypatch.setattr(AsyncLLM, "error", EngineRestartingError("The core was lost."))
+    response = await post(app)
+    assert response.status_code == 503
+    assert response.json()["error"]["type"] == "overloaded_error"
+    assert int(response.headers["retry-after"]) > 0

@@ -7,7 +7,7 @@ import pytest
 
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.errors import ConfigError
-from tests.unit.server.fake_engine import FaultyExecutor, running
+from tests.unit.server.fake_engine import FaultyExecutor, Running, running
 from tests.unit.server.sse import events
 
 
@@ -23,25 +23,23 @@ class Stuck(FaultyExecutor):
 USER = {"role": "user", "content": "a"}
 
 
-async def test_answers() -> None:
-    async with running() as app:
-        response = await app.chat()
-        assert response.status_code == 200, response.text
-        body = response.json()
-        assert body["object"] == "chat.completion"
-        assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
-        [choice] = body["choices"]
-        assert choice["message"] == {"role": "assistant", "content": ";<=", "refusal": None}
-        assert choice["finish_reason"] == "length"
-        prompt = "user: a\nassistant:"
-        assert body["usage"]["prompt_tokens"] == len(prompt)
+async def test_answers(app: Running) -> None:
+    response = await app.chat()
+    assert response.status_code == 200, response.text
+    body = response.json()
+    assert body["object"] == "chat.completion"
+    assert body["id"] == f"chatcmpl-{response.headers['x-request-id']}"
+    [choice] = body["choices"]
+    assert choice["message"] == {"role": "assistant", "content": ";<=", "refusal": None}
+    assert choice["finish_reason"] == "length"
+    prompt = "user: a\nassistant:"
+    assert body["usage"]["prompt_tokens"] == len(prompt)
 
 
-async def test_content_parts_are_joined() -> None:
-    async with running() as app:
-        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-        body = (await app.chat(messages=[{"role": "user", "content": parts}])).json()
-        assert body["usage"]["prompt_tokens"] == len("user: a\nb\nassistant:")
+async def test_content_parts_are_joined(app: Running) -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    body = (await app.chat(messages=[{"role": "user", "content": parts}])).json()
+    assert body["usage"]["prompt_tokens"] == len("user: a\nb\nassistant:")
 
 
 async def test_the_operators_template() -> None:
@@ -50,43 +48,39 @@ async def test_the_operators_template() -> None:
         assert body["choices"][0]["message"]["content"] == "bcd"
 
 
-async def test_no_template_is_the_clients_to_know() -> None:
-    async with running() as app:
-        app.engine.tokenizer.chat_templates.clear()
-        response = await app.chat()
-        assert response.status_code == 400
-        assert "no chat template" in response.json()["error"]["message"]
+async def test_no_template_is_the_clients_to_know(app: Running) -> None:
+    app.engine.tokenizer.chat_templates.clear()
+    response = await app.chat()
+    assert response.status_code == 400
+    assert "no chat template" in response.json()["error"]["message"]
 
 
-async def test_an_answers_message_can_be_sent_back() -> None:
-    async with running() as app:
-        message = (await app.chat()).json()["choices"][0]["message"]
-        response = await app.chat(messages=[USER, message, USER])
-        assert response.status_code == 200
+async def test_an_answers_message_can_be_sent_back(app: Running) -> None:
+    message = (await app.chat()).json()["choices"][0]["message"]
+    response = await app.chat(messages=[USER, message, USER])
+    assert response.status_code == 200
 
 
-async def test_continue_final_message() -> None:
-    async with running() as app:
-        messages = [USER, {"role": "assistant", "content": "ab"}]
-        body = (await app.chat(messages=messages, continue_final_message=True)).json()
-        assert body["choices"][0]["message"]["content"] == "cde"
+async def test_continue_final_message(app: Running) -> None:
+    messages = [USER, {"role": "assistant", "content": "ab"}]
+    body = (await app.chat(messages=messages, continue_final_message=True)).json()
+    assert body["choices"][0]["message"]["content"] == "cde"
 
 
-async def test_logprobs_have_bytes() -> None:
-    async with running() as app:
-        body = (await app.chat(logprobs=True, top_logprobs=2, max_tokens=1)).json()
-        [token] = body["choices"][0]["logprobs"]["content"]
-        assert token == {
-            "token": ";",
-            "logprob": -0.5,
-            "bytes": [59],
-            "top_logprobs": [
-                {"token": ";", "logprob": -0.5, "bytes": [59]},
-                {"token": "!", "logprob": -2.0, "bytes": [33]},
-            ],
-        }
-        body = (await app.chat(logprobs=True, max_tokens=1)).json()
-        assert body["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
+async def test_logprobs_have_bytes(app: Running) -> None:
+    body = (await app.chat(logprobs=True, top_logprobs=2, max_tokens=1)).json()
+    [token] = body["choices"][0]["logprobs"]["content"]
+    assert token == {
+        "token": ";",
+        "logprob": -0.5,
+        "bytes": [59],
+        "top_logprobs": [
+            {"token": ";", "logprob": -0.5, "bytes": [59]},
+            {"token": "!", "logprob": -2.0, "bytes": [33]},
+        ],
+    }
+    body = (await app.chat(logprobs=True, max_tokens=1)).json()
+    assert body["choices"][0]["logprobs"]["content"][0]["top_logprobs"] == []
 
 
 async def test_stream_says_the_same() -> None:
@@ -121,30 +115,27 @@ async def test_a_stream_counts_as_it_goes(force: bool) -> None:
         assert counts[-1] == whole["completion_tokens"]
 
 
-async def test_usage_of_a_stream_is_as_vllm_has_it() -> None:
-    async with running() as app:
-        pieces = events((await app.chat(stream=True)).text)
-        alone = {"continuous_usage_stats": True}
-        pieces += events((await app.chat(stream=True, stream_options=alone)).text)
-        assert not any("usage" in piece for piece in pieces)
+async def test_usage_of_a_stream_is_as_vllm_has_it(app: Running) -> None:
+    pieces = events((await app.chat(stream=True)).text)
+    alone = {"continuous_usage_stats": True}
+    pieces += events((await app.chat(stream=True, stream_options=alone)).text)
+    assert not any("usage" in piece for piece in pieces)
     async with running(force_include_usage=True) as app:
         [*pieces, last] = events((await app.chat(stream=True)).text)
         assert {piece["usage"] for piece in pieces} == {None}
         assert last["usage"]["completion_tokens"] == 3
 
 
-async def test_max_completion_tokens_is_max_tokens() -> None:
-    async with running() as app:
-        body = (await app.chat(max_tokens=None, max_completion_tokens=2)).json()
-        assert body["usage"]["completion_tokens"] == 2
-        response = await app.chat(max_tokens=3, max_completion_tokens=2)
-        assert response.json()["error"]["param"] == "max_completion_tokens"
+async def test_max_completion_tokens_is_max_tokens(app: Running) -> None:
+    body = (await app.chat(max_tokens=None, max_completion_tokens=2)).json()
+    assert body["usage"]["completion_tokens"] == 2
+    response = await app.chat(max_tokens=3, max_completion_tokens=2)
+    assert response.json()["error"]["param"] == "max_completion_tokens"
 
 
-async def test_no_limit_is_the_context() -> None:
-    async with running() as app:
-        body = (await app.chat(max_tokens=None, ignore_eos=True)).json()
-        assert body["usage"]["total_tokens"] == app.engine.max_model_len
+async def test_no_limit_is_the_context(app: Running) -> None:
+    body = (await app.chat(max_tokens=None, ignore_eos=True)).json()
+    assert body["usage"]["total_tokens"] == app.engine.max_model_len
 
 
 @pytest.mark.parametrize(
@@ -201,11 +192,10 @@ async def test_no_limit_is_the_context() -> None:
         ({"reasoning_format": "raw"}, "reasoning_format"),
     ],
 )
-async def test_refusals_name_the_field(fields: dict[str, Any], param: str) -> None:
-    async with running() as app:
-        response = await app.chat(**fields)
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == param
+async def test_refusals_name_the_field(fields: dict[str, Any], param: str, app: Running) -> None:
+    response = await app.chat(**fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
 
 
 async def test_a_server_may_name_tokens_by_id() -> None:
@@ -219,30 +209,28 @@ async def test_a_server_may_name_tokens_by_id() -> None:
         assert response.json()["choices"][0]["logprobs"]["tokens"][0].startswith("token_id:")
 
 
-async def test_max_logprobs_limits_beams_and_names_their_field() -> None:
-    async with running() as app:
-        config = replace(app.engine.resolved.config, max_logprobs=5)
-        app.engine.resolved = replace(app.engine.resolved, config=config)
-        response = await app.chat(use_beam_search=True, n=3)
-        error = response.json()["error"]
-        assert (error["param"], error["message"]) == (
-            "n", "n is 3; beam search keeps 1 to 2 texts.",
-        )  # fmt: skip
+async def test_max_logprobs_limits_beams_and_names_their_field(app: Running) -> None:
+    config = replace(app.engine.resolved.config, max_logprobs=5)
+    app.engine.resolved = replace(app.engine.resolved, config=config)
+    response = await app.chat(use_beam_search=True, n=3)
+    error = response.json()["error"]
+    assert (error["param"], error["message"]) == (
+        "n", "n is 3; beam search keeps 1 to 2 texts.",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", ["raw_logits", "processed_logits"])
-async def test_nothing_adds_up_logits(mode: str) -> None:
-    async with running() as app:
-        config = replace(app.engine.resolved.config, logprobs_mode=mode)
-        app.engine.resolved = replace(app.engine.resolved, config=config)
-        for name, response in (
-            ("use_beam_search", await app.chat(use_beam_search=True, n=2)),
-            ("best_of", await app.complete(best_of=2)),
-        ):
-            assert response.status_code == 400
-            assert response.json()["error"]["param"] == name
-            assert mode in response.json()["error"]["message"]
-        assert (await app.complete(best_of=1, logprobs=1)).status_code == 200
+async def test_nothing_adds_up_logits(mode: str, app: Running) -> None:
+    config = replace(app.engine.resolved.config, logprobs_mode=mode)
+    app.engine.resolved = replace(app.engine.resolved, config=config)
+    for name, response in (
+        ("use_beam_search", await app.chat(use_beam_search=True, n=2)),
+        ("best_of", await app.complete(best_of=2)),
+    ):
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == name
+        assert mode in response.json()["error"]["message"]
+    assert (await app.complete(best_of=1, logprobs=1)).status_code == 200
 
 
 async def test_a_default_variable_of_the_template_that_is_quires_own() -> None:
@@ -281,31 +269,29 @@ async def test_media_that_a_tool_returned() -> None:
         assert refused["error"]["param"] == "messages[1].content[1]"
 
 
-async def test_a_body_that_is_packed() -> None:
-    async with running() as app:
-        headers = {"content-type": "application/json", "content-encoding": "gzip"}
-        response = await app.http.post("/v1/chat/completions", content=b"", headers=headers)
-        assert response.status_code == 415
-        assert "Content-Encoding is gzip" in response.json()["error"]["message"]
+async def test_a_body_that_is_packed(app: Running) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    response = await app.http.post("/v1/chat/completions", content=b"", headers=headers)
+    assert response.status_code == 415
+    assert "Content-Encoding is gzip" in response.json()["error"]["message"]
 
 
-async def test_neutral_values_are_accepted() -> None:
-    async with running() as app:
-        response = await app.chat(
-            tools=None,
-            tool_choice="none",
-            response_format={"type": "text"},
-            store=False,
-            service_tier="auto",
-            modalities=["text"],
-            models=["other"],
-            reasoning_format="parsed",
-            logprobs=False,
-            top_logprobs=0,
-            stream=False,
-            stream_options=None,
-        )
-        assert response.status_code == 200
+async def test_neutral_values_are_accepted(app: Running) -> None:
+    response = await app.chat(
+        tools=None,
+        tool_choice="none",
+        response_format={"type": "text"},
+        store=False,
+        service_tier="auto",
+        modalities=["text"],
+        models=["other"],
+        reasoning_format="parsed",
+        logprobs=False,
+        top_logprobs=0,
+        stream=False,
+        stream_options=None,
+    )
+    assert response.status_code == 200
 
 
 async def test_token_ids_are_told() -> None:
@@ -320,13 +306,12 @@ async def test_token_ids_are_told() -> None:
         assert [token for each in told for token in each] == list(b";<=")
 
 
-async def test_the_prompt_is_shown_as_the_model_reads_it() -> None:
+async def test_the_prompt_is_shown_as_the_model_reads_it(app: Running) -> None:
     prompt = "user: a\nassistant:"
-    async with running() as app:
-        body = (await app.chat(return_prompt_text=True)).json()
-        assert body["prompt_text"] == prompt
-        assert (await app.chat()).json()["prompt_text"] is None
-        cut = await app.chat(return_prompt_text=True, truncate_prompt_tokens=4)
-        assert cut.json()["prompt_text"] == prompt[-4:]
-        chunks = events((await app.chat(return_prompt_text=True, stream=True, n=2)).text)
-        assert [c["prompt_text"] for c in chunks if "prompt_text" in c] == [prompt]
+    body = (await app.chat(return_prompt_text=True)).json()
+    assert body["prompt_text"] == prompt
+    assert (await app.chat()).json()["prompt_text"] is None
+    cut = await app.chat(return_prompt_text=True, truncate_prompt_tokens=4)
+    assert cut.json()["prompt_text"] == prompt[-4:]
+    chunks = events((await app.chat(return_prompt_text=True, stream=True, n=2)).text)
+    assert [c["prompt_text"] for c in chunks if "prompt_text" in c] == [prompt]

@@ -10,133 +10,123 @@ import pytest
 from quire.server.errors import ApiError
 from quire.server.openai.completions import split_prompts
 from quire.text.tokenizers.dummy import DummyTokenizer
-from tests.unit.server.fake_engine import running
+from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.sse import events
 
 
-async def test_answers_with_usage() -> None:
-    async with running() as app:
-        response = await app.complete()
-        assert response.status_code == 200
-        body = response.json()
-        assert body["object"] == "text_completion"
-        assert body["model"] == "echo"
-        assert body["id"] == f"cmpl-{response.headers['x-request-id']}"
-        [choice] = body["choices"]
-        assert choice["text"] == "bcd"
-        assert choice["finish_reason"] == "length"
-        assert body["usage"] == {
-            "prompt_tokens": 1,
-            "completion_tokens": 3,
-            "total_tokens": 4,
-            "prompt_tokens_details": {"cached_tokens": 0},
-            "completion_tokens_details": {"reasoning_tokens": 0},
-        }
-        for name in ("prompt_logprobs", "prompt_token_ids", "token_ids", "logprobs"):
-            assert choice[name] is None
+async def test_answers_with_usage(app: Running) -> None:
+    response = await app.complete()
+    assert response.status_code == 200
+    body = response.json()
+    assert body["object"] == "text_completion"
+    assert body["model"] == "echo"
+    assert body["id"] == f"cmpl-{response.headers['x-request-id']}"
+    [choice] = body["choices"]
+    assert choice["text"] == "bcd"
+    assert choice["finish_reason"] == "length"
+    assert body["usage"] == {
+        "prompt_tokens": 1,
+        "completion_tokens": 3,
+        "total_tokens": 4,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
+    for name in ("prompt_logprobs", "prompt_token_ids", "token_ids", "logprobs"):
+        assert choice[name] is None
 
 
-async def test_cached_tokens_are_counted() -> None:
-    async with running() as app:
-        prompt = "abcdefghijklmnop" * 2
-        await app.complete(prompt=prompt)
-        again = (await app.complete(prompt=prompt)).json()
-        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 24
-        salted = (await app.complete(prompt=prompt, cache_salt="x")).json()
-        assert salted["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+async def test_cached_tokens_are_counted(app: Running) -> None:
+    prompt = "abcdefghijklmnop" * 2
+    await app.complete(prompt=prompt)
+    again = (await app.complete(prompt=prompt)).json()
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 24
+    salted = (await app.complete(prompt=prompt, cache_salt="x")).json()
+    assert salted["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 @pytest.mark.parametrize("prompt", ["w", [119]])
-async def test_end_of_sequence_is_no_text(prompt: object) -> None:
-    async with running() as app:
-        [choice] = (await app.complete(prompt=prompt, max_tokens=9)).json()["choices"]
-        assert choice["text"] == "xyz"
-        assert choice["finish_reason"] == "stop"
-        assert choice["stop_reason"] is None
+async def test_end_of_sequence_is_no_text(prompt: object, app: Running) -> None:
+    [choice] = (await app.complete(prompt=prompt, max_tokens=9)).json()["choices"]
+    assert choice["text"] == "xyz"
+    assert choice["finish_reason"] == "stop"
+    assert choice["stop_reason"] is None
 
 
-async def test_stop_string_and_stop_token() -> None:
-    async with running() as app:
-        [choice] = (await app.complete(max_tokens=9, stop=["ef"])).json()["choices"]
-        assert (choice["text"], choice["stop_reason"]) == ("bcd", "ef")
-        [choice] = (await app.complete(max_tokens=9, stop_token_ids=[100])).json()["choices"]
-        assert (choice["text"], choice["stop_reason"]) == ("bc", 100)
+async def test_stop_string_and_stop_token(app: Running) -> None:
+    [choice] = (await app.complete(max_tokens=9, stop=["ef"])).json()["choices"]
+    assert (choice["text"], choice["stop_reason"]) == ("bcd", "ef")
+    [choice] = (await app.complete(max_tokens=9, stop_token_ids=[100])).json()["choices"]
+    assert (choice["text"], choice["stop_reason"]) == ("bc", 100)
 
 
-async def test_many_prompts_and_n_are_numbered_in_order() -> None:
-    async with running() as app:
-        body = (await app.complete(prompt=["a", "k"], n=2)).json()
-        assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
-        assert [c["text"] for c in body["choices"]] == ["bcd", "bcd", "lmn", "lmn"]
-        assert body["usage"]["prompt_tokens"] == 2
-        assert body["usage"]["completion_tokens"] == 12
-        body = (await app.complete(prompt=[[97], [107]])).json()
-        assert [c["text"] for c in body["choices"]] == ["bcd", "lmn"]
+async def test_many_prompts_and_n_are_numbered_in_order(app: Running) -> None:
+    body = (await app.complete(prompt=["a", "k"], n=2)).json()
+    assert [c["index"] for c in body["choices"]] == [0, 1, 2, 3]
+    assert [c["text"] for c in body["choices"]] == ["bcd", "bcd", "lmn", "lmn"]
+    assert body["usage"]["prompt_tokens"] == 2
+    assert body["usage"]["completion_tokens"] == 12
+    body = (await app.complete(prompt=[[97], [107]])).json()
+    assert [c["text"] for c in body["choices"]] == ["bcd", "lmn"]
 
 
-async def test_logprobs_and_echo() -> None:
-    async with running() as app:
-        [choice] = (await app.complete(prompt="xa", logprobs=2, echo=True)).json()["choices"]
-        assert choice["text"] == "xabcd"
-        found = choice["logprobs"]
-        assert found["tokens"] == list("xabcd")
-        assert found["token_logprobs"] == [None, -0.5, -0.5, -0.5, -0.5]
-        assert found["text_offset"] == [0, 1, 2, 3, 4]
-        assert found["top_logprobs"][:2] == [None, {"a": -0.5, "!": -2.0}]
-        [choice] = (await app.complete(logprobs=0, max_tokens=1)).json()["choices"]
-        assert choice["logprobs"]["top_logprobs"] == [{"b": -0.5}]
-        assert choice["logprobs"]["text_offset"] == [0]
+async def test_logprobs_and_echo(app: Running) -> None:
+    [choice] = (await app.complete(prompt="xa", logprobs=2, echo=True)).json()["choices"]
+    assert choice["text"] == "xabcd"
+    found = choice["logprobs"]
+    assert found["tokens"] == list("xabcd")
+    assert found["token_logprobs"] == [None, -0.5, -0.5, -0.5, -0.5]
+    assert found["text_offset"] == [0, 1, 2, 3, 4]
+    assert found["top_logprobs"][:2] == [None, {"a": -0.5, "!": -2.0}]
+    [choice] = (await app.complete(logprobs=0, max_tokens=1)).json()["choices"]
+    assert choice["logprobs"]["top_logprobs"] == [{"b": -0.5}]
+    assert choice["logprobs"]["text_offset"] == [0]
 
 
-async def test_a_prompt_is_echoed_alone() -> None:
+async def test_a_prompt_is_echoed_alone(app: Running) -> None:
     """As evaluations ask for the likelihood of a text."""
     fields: dict[str, Any] = {"prompt": ["xa", "k"], "echo": True, "max_tokens": 0, "logprobs": 1}
-    async with running() as app:
-        body = (await app.complete(**fields)).json()
-        assert [choice["text"] for choice in body["choices"]] == ["xa", "k"]
-        assert [c["logprobs"]["tokens"] for c in body["choices"]] == [["x", "a"], ["k"]]
-        assert {choice["finish_reason"] for choice in body["choices"]} == {"length"}
-        assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (3, 0)
-        streamed = {}
-        for chunk in events((await app.complete(**fields, stream=True)).text):
-            [choice] = chunk["choices"]
-            streamed[choice["index"]] = choice
-        assert [streamed[i] for i in range(2)] == body["choices"]
-        plain = (await app.complete(prompt="xa", echo=True, max_tokens=0)).json()["choices"][0]
-        assert (plain["text"], plain["logprobs"]) == ("xa", None)
-        assert (await app.complete(prompt="xa", max_tokens=0)).status_code == 400
+    body = (await app.complete(**fields)).json()
+    assert [choice["text"] for choice in body["choices"]] == ["xa", "k"]
+    assert [c["logprobs"]["tokens"] for c in body["choices"]] == [["x", "a"], ["k"]]
+    assert {choice["finish_reason"] for choice in body["choices"]} == {"length"}
+    assert (body["usage"]["prompt_tokens"], body["usage"]["completion_tokens"]) == (3, 0)
+    streamed = {}
+    for chunk in events((await app.complete(**fields, stream=True)).text):
+        [choice] = chunk["choices"]
+        streamed[choice["index"]] = choice
+    assert [streamed[i] for i in range(2)] == body["choices"]
+    plain = (await app.complete(prompt="xa", echo=True, max_tokens=0)).json()["choices"][0]
+    assert (plain["text"], plain["logprobs"]) == ("xa", None)
+    assert (await app.complete(prompt="xa", max_tokens=0)).status_code == 400
 
 
-async def test_echo_of_token_ids_is_their_text() -> None:
-    async with running() as app:
-        [choice] = (await app.complete(prompt=[120, 97], echo=True)).json()["choices"]
-        assert choice["text"] == "xabcd"
-        assert choice["logprobs"] is None
+async def test_echo_of_token_ids_is_their_text(app: Running) -> None:
+    [choice] = (await app.complete(prompt=[120, 97], echo=True)).json()["choices"]
+    assert choice["text"] == "xabcd"
+    assert choice["logprobs"] is None
 
 
-async def test_prompt_logprobs_as_in_vllm() -> None:
-    async with running() as app:
-        [choice] = (await app.complete(prompt="xa", prompt_logprobs=1)).json()["choices"]
-        first, second = choice["prompt_logprobs"]
-        assert first is None
-        assert second["97"] == {"logprob": -0.5, "rank": 1, "decoded_token": "a"}
+async def test_prompt_logprobs_as_in_vllm(app: Running) -> None:
+    [choice] = (await app.complete(prompt="xa", prompt_logprobs=1)).json()["choices"]
+    first, second = choice["prompt_logprobs"]
+    assert first is None
+    assert second["97"] == {"logprob": -0.5, "rank": 1, "decoded_token": "a"}
 
 
-async def test_a_stream_tells_of_the_prompt_before_there_is_text() -> None:
+async def test_a_stream_tells_of_the_prompt_before_there_is_text(app: Running) -> None:
     """The first token may begin the stop string, and is held back."""
-    async with running() as app:
-        fields = {"prompt": ["xa", "a"], "prompt_logprobs": 1, "stop": "bd", "n": 2}
-        whole = (await app.complete(**fields)).json()["choices"]
-        pieces = events((await app.complete(**fields, stream=True)).text)
-        told = [choice for piece in pieces for choice in piece["choices"]]
-        for choice in whole:
-            [positions] = [
-                part["prompt_logprobs"]
-                for part in told
-                if part["index"] == choice["index"] and part["prompt_logprobs"]
-            ]
-            assert positions == choice["prompt_logprobs"]
-        assert whole[2]["prompt_logprobs"] == [None]
+    fields = {"prompt": ["xa", "a"], "prompt_logprobs": 1, "stop": "bd", "n": 2}
+    whole = (await app.complete(**fields)).json()["choices"]
+    pieces = events((await app.complete(**fields, stream=True)).text)
+    told = [choice for piece in pieces for choice in piece["choices"]]
+    for choice in whole:
+        [positions] = [
+            part["prompt_logprobs"]
+            for part in told
+            if part["index"] == choice["index"] and part["prompt_logprobs"]
+        ]
+        assert positions == choice["prompt_logprobs"]
+    assert whole[2]["prompt_logprobs"] == [None]
 
 
 async def test_stream_says_the_same() -> None:
@@ -173,17 +163,15 @@ async def test_a_stream_counts_as_it_goes() -> None:
         assert counts[-1] == whole["completion_tokens"]
 
 
-async def test_stream_without_usage_does_not_mention_it() -> None:
-    async with running() as app:
-        pieces = events((await app.complete(stream=True)).text)
-        assert all("usage" not in piece for piece in pieces)
+async def test_stream_without_usage_does_not_mention_it(app: Running) -> None:
+    pieces = events((await app.complete(stream=True)).text)
+    assert all("usage" not in piece for piece in pieces)
 
 
-async def test_an_error_before_the_first_event_is_a_status() -> None:
-    async with running() as app:
-        response = await app.complete(stream=True, prompt=[300])
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == "prompt"
+async def test_an_error_before_the_first_event_is_a_status(app: Running) -> None:
+    response = await app.complete(stream=True, prompt=[300])
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "prompt"
 
 
 async def test_an_error_in_a_stream_is_an_event() -> None:
@@ -199,13 +187,12 @@ async def test_an_error_in_a_stream_is_an_event() -> None:
 
 
 @pytest.mark.parametrize("prompt", [[7], [8]])
-async def test_a_failed_request_tells_no_secret(prompt: list[int]) -> None:
-    async with running() as app:
-        response = await app.complete(prompt=prompt)
-        assert response.status_code == 500
-        assert response.json()["error"]["code"] == "request_failed"
-        assert "secret" not in response.text
-        assert "0x" not in response.text
+async def test_a_failed_request_tells_no_secret(prompt: list[int], app: Running) -> None:
+    response = await app.complete(prompt=prompt)
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "request_failed"
+    assert "secret" not in response.text
+    assert "0x" not in response.text
 
 
 async def test_unset_values_come_from_the_model() -> None:
@@ -216,7 +203,7 @@ async def test_unset_values_come_from_the_model() -> None:
         assert (params.temperature, params.top_k, params.top_p) == (0.3, 7, 0.9)
 
 
-async def test_priority_and_sampling_fields_arrive() -> None:
+async def test_priority_and_sampling_fields_arrive(app: Running) -> None:
     fields = {
         "top_k": 3,
         "min_p": 0.1,
@@ -233,28 +220,25 @@ async def test_priority_and_sampling_fields_arrive() -> None:
         "skip_special_tokens": False,
         "spaces_between_special_tokens": False,
     }
-    async with running() as app:
-        answer = await app.complete(**fields, priority=1, user="me")
-        warned = [each["param"] for each in answer.json()["warnings"]]
-        assert warned == ["user", "priority"]  # the policy is fcfs
-        [params] = app.core.executor.params.values()  # type: ignore[attr-defined]
-        expected = {**fields, "logit_bias": {98: 5.0}}
-        assert {name: getattr(params, name) for name in expected} == expected
+    answer = await app.complete(**fields, priority=1, user="me")
+    warned = [each["param"] for each in answer.json()["warnings"]]
+    assert warned == ["user", "priority"]  # the policy is fcfs
+    [params] = app.core.executor.params.values()  # type: ignore[attr-defined]
+    expected = {**fields, "logit_bias": {98: 5.0}}
+    assert {name: getattr(params, name) for name in expected} == expected
 
 
 @pytest.mark.parametrize("prompt", [[], ["a", 1], [1, [2]], [["a"]]])
-async def test_wrong_prompts_are_named(prompt: object) -> None:
-    async with running() as app:
-        response = await app.complete(prompt=prompt)
-        assert response.status_code == 400
-        assert response.json()["error"]["param"].startswith("prompt")
+async def test_wrong_prompts_are_named(prompt: object, app: Running) -> None:
+    response = await app.complete(prompt=prompt)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith("prompt")
 
 
-async def test_too_many_sequences() -> None:
-    async with running() as app:
-        response = await app.complete(prompt=["a"] * 100, n=100)
-        assert response.status_code == 400
-        assert "10000" in response.json()["error"]["message"]
+async def test_too_many_sequences(app: Running) -> None:
+    response = await app.complete(prompt=["a"] * 100, n=100)
+    assert response.status_code == 400
+    assert "10000" in response.json()["error"]["message"]
 
 
 def test_split_prompts() -> None:

@@ -298,9 +298,8 @@ async def test_marks_of_caches_have_no_effect() -> None:
         )  # fmt: skip
 
 
-async def test_a_seed_has_mistral_s_name() -> None:
-    async with running() as app:
-        answer = (await app.chat(random_seed=5)).json()
-        assert "warnings" not in answer
-        wrong = (await app.chat(random_seed="x")).json()["error"]
-        assert wrong["param"] == "seed"
+async def test_a_seed_has_mistral_s_name(app: Running) -> None:
+    answer = (await app.chat(random_seed=5)).json()
+    assert "warnings" not in answer
+    wrong = (await app.chat(random_seed="x")).json()["error"]
+    assert wrong["param"] == "seed"

@@ -84,12 +84,11 @@ async def test_a_suffix_gets_no_space_of_the_tokenizers_own() -> None:
     assert prompt == {"prompt_token_ids": [9, 1, *b" ab", 2, *b"cd", 3]}
 
 
-async def test_other_models_fill_nothing_in() -> None:
-    async with running() as app:
-        with pytest.raises(openai.BadRequestError) as caught:
-            await asked(app).completions.create(**TEXT, suffix="cd")
-        assert caught.value.param == "suffix"
-        assert "Qwen2.5-Coder" in caught.value.message
+async def test_other_models_fill_nothing_in(app: Running) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        await asked(app).completions.create(**TEXT, suffix="cd")
+    assert caught.value.param == "suffix"
+    assert "Qwen2.5-Coder" in caught.value.message
 
 
 async def test_the_next_file_ends_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:

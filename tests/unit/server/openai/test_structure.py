@@ -17,7 +17,7 @@ from quire.server.tools.table import TOOL_PARSERS, choose_parsers
 from quire.text.grammar import new_matcher
 from quire.text.tokenizers.dummy import DummyTokenizer
 from quire.text.tokenizers.vocabulary import byte_tokenizer
-from tests.unit.server.fake_engine import running
+from tests.unit.server.fake_engine import Running, running
 
 BYTES = byte_tokenizer()
 CITY = {
@@ -204,24 +204,25 @@ async def test_a_refusal_names_the_field_that_was_sent(fields: dict[str, Any], p
             assert error["message"].startswith(param)
 
 
-async def test_a_structure_that_turns_out_to_be_too_much_is_the_requests_fault() -> None:
-    async with running() as app:
-        executor = app.core.executor
-        usual = executor.execute
+async def test_a_structure_that_turns_out_to_be_too_much_is_the_requests_fault(
+    app: Running,
+) -> None:
+    executor = app.core.executor
+    usual = executor.execute
 
-        def execute(batch: SchedulerOutput) -> ModelOutput:
-            output = usual(batch)
-            for i, name in enumerate(batch.request_ids):
-                if len(executor.tokens[name]) == 5:  # type: ignore[attr-defined]
-                    output.sampled_token_ids[i] = -1
-                    output.errors[name] = f"{NOT_FOLLOWED}too many states."
-            return output
+    def execute(batch: SchedulerOutput) -> ModelOutput:
+        output = usual(batch)
+        for i, name in enumerate(batch.request_ids):
+            if len(executor.tokens[name]) == 5:  # type: ignore[attr-defined]
+                output.sampled_token_ids[i] = -1
+                output.errors[name] = f"{NOT_FOLLOWED}too many states."
+        return output
 
-        executor.execute = execute  # type: ignore[method-assign]
-        response = await app.complete(max_tokens=9)
-        assert response.status_code == 400
-        assert "too many states" in response.json()["error"]["message"]
-        response = await app.complete(max_tokens=9, stream=True)
-        assert response.text.count("invalid_request_error") == 1
-        assert (await app.complete(max_tokens=2)).status_code == 200
-        assert app.core.scheduler.kv.pool.num_used == 0
+    executor.execute = execute  # type: ignore[method-assign]
+    response = await app.complete(max_tokens=9)
+    assert response.status_code == 400
+    assert "too many states" in response.json()["error"]["message"]
+    response = await app.complete(max_tokens=9, stream=True)
+    assert response.text.count("invalid_request_error") == 1
+    assert (await app.complete(max_tokens=2)).status_code == 200
+    assert app.core.scheduler.kv.pool.num_used == 0

@@ -11,32 +11,28 @@ import pytest
 import quire
 from quire.server.turns import TOKENS_PER_TURN, at_once, decoded, spelled
 from quire.text.tokenizers.tokenizer import load_tokenizer
-from tests.unit.server.fake_engine import running
+from tests.unit.server.fake_engine import Running
 
 USER = {"role": "user", "content": "a"}
 
 
-async def test_there_and_back() -> None:
-    async with running() as app:
-        response = await app.http.post(
-            "/tokenize", json={"prompt": "aé", "return_token_strs": True}
-        )
-        body = response.json()
-        assert body["tokens"] == [*"aé".encode()]
-        assert body["count"] == 3
-        assert body["max_model_len"] == app.engine.max_model_len
-        assert body["token_strs"] == ["<0x61>", "<0xC3>", "<0xA9>"]
-        plain = {"prompt": "aé", "add_special_tokens": False}
-        assert (await app.http.post("/tokenize", json=plain)).json()["tokens"] == body["tokens"]
-        back = await app.http.post("/detokenize", json={"tokens": body["tokens"]})
-        assert back.json() == {"prompt": "aé"}
+async def test_there_and_back(app: Running) -> None:
+    response = await app.http.post("/tokenize", json={"prompt": "aé", "return_token_strs": True})
+    body = response.json()
+    assert body["tokens"] == [*"aé".encode()]
+    assert body["count"] == 3
+    assert body["max_model_len"] == app.engine.max_model_len
+    assert body["token_strs"] == ["<0x61>", "<0xC3>", "<0xA9>"]
+    plain = {"prompt": "aé", "add_special_tokens": False}
+    assert (await app.http.post("/tokenize", json=plain)).json()["tokens"] == body["tokens"]
+    back = await app.http.post("/detokenize", json={"tokens": body["tokens"]})
+    assert back.json() == {"prompt": "aé"}
 
 
-async def test_a_conversation_is_what_a_chat_would_have() -> None:
-    async with running() as app:
-        body = (await app.http.post("/tokenize", json={"messages": [USER]})).json()
-        assert bytes(body["tokens"]) == b"user: a\nassistant:"
-        assert body["count"] == (await app.chat()).json()["usage"]["prompt_tokens"]
+async def test_a_conversation_is_what_a_chat_would_have(app: Running) -> None:
+    body = (await app.http.post("/tokenize", json={"messages": [USER]})).json()
+    assert bytes(body["tokens"]) == b"user: a\nassistant:"
+    assert body["count"] == (await app.chat()).json()["usage"]["prompt_tokens"]
 
 
 @pytest.mark.parametrize(
@@ -54,13 +50,14 @@ async def test_a_conversation_is_what_a_chat_would_have() -> None:
         ("/detokenize", {}, "tokens"),
     ],
 )
-async def test_refusals_name_the_field(path: str, fields: dict[str, Any], param: str) -> None:
-    async with running() as app:
-        response = await app.http.post(path, json=fields)
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == param
-        wrong = await app.http.post("/tokenize", json={"prompt": "a", "model": "other"})
-        assert wrong.status_code == 404
+async def test_refusals_name_the_field(
+    path: str, fields: dict[str, Any], param: str, app: Running
+) -> None:
+    response = await app.http.post(path, json=fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    wrong = await app.http.post("/tokenize", json={"prompt": "a", "model": "other"})
+    assert wrong.status_code == 404
 
 
 @pytest.mark.parametrize("skip", [False, True])

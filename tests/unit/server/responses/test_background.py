@@ -93,21 +93,20 @@ async def test_cancelling_and_failing_end_the_stream() -> None:
         assert (await get(app, last["response"]["id"]))["status"] == "failed"
 
 
-async def test_what_is_wrong_is_told_at_once() -> None:
-    async with running() as app:
-        assert (await post(app, background=True, stream=True, input="x" * 300)).status_code == 400
-        assert len(app.app.state.responses) == 0
-        for fields in ({}, {"background": True}, {"stream": True}):
-            response = await post(app, max_output_tokens=2, **fields)
-            body = response.json() if "stream" not in fields else None
-            name = body["id"] if body else next(reversed(app.app.state.responses._kept))
-            response = await app.http.get(f"/v1/responses/{name}?stream=true")
-            assert response.status_code == 400
-            assert response.json()["error"]["param"] == "stream"
-        await app.http.get(f"/v1/responses/{name}?stream=true&include=a")
-        assert app.engine.stats.ignored_fields == {"/v1/responses/{id}": 1}
-        for query in ("starting_after=3", "stream=maybe", "stream=true&starting_after=-1"):
-            assert (await app.http.get(f"/v1/responses/{name}?{query}")).status_code == 400
+async def test_what_is_wrong_is_told_at_once(app: Running) -> None:
+    assert (await post(app, background=True, stream=True, input="x" * 300)).status_code == 400
+    assert len(app.app.state.responses) == 0
+    for fields in ({}, {"background": True}, {"stream": True}):
+        response = await post(app, max_output_tokens=2, **fields)
+        body = response.json() if "stream" not in fields else None
+        name = body["id"] if body else next(reversed(app.app.state.responses._kept))
+        response = await app.http.get(f"/v1/responses/{name}?stream=true")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "stream"
+    await app.http.get(f"/v1/responses/{name}?stream=true&include=a")
+    assert app.engine.stats.ignored_fields == {"/v1/responses/{id}": 1}
+    for query in ("starting_after=3", "stream=maybe", "stream=true&starting_after=-1"):
+        assert (await app.http.get(f"/v1/responses/{name}?{query}")).status_code == 400
 
 
 async def test_the_first_events_are_forgotten() -> None:

@@ -148,19 +148,18 @@ async def test_streamed_and_whole_are_the_same(
             assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] == len("Hm.")
 
 
-async def test_logprobs() -> None:
+async def test_logprobs(app: Running) -> None:
     fields = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
-    async with running() as app:
-        body = await ask(app, **fields, max_output_tokens=2)
-        logprobs = body["output"][0]["content"][0]["logprobs"]
-        assert [one["logprob"] for one in logprobs] == [-0.5, -0.5]
-        assert len(logprobs[0]["top_logprobs"]) == 2
-        found = await stream(app, **fields, max_output_tokens=2)
-        told = [e["logprobs"] for e in found if e["type"] == "response.output_text.delta"]
-        assert [one for each in told for one in each] == logprobs
-        assert found[-1]["response"]["output"][0]["content"][0]["logprobs"] == logprobs
-        again = await ask(app, previous_response_id=body["id"], max_output_tokens=2)
-        assert again["status"] == "incomplete"
+    body = await ask(app, **fields, max_output_tokens=2)
+    logprobs = body["output"][0]["content"][0]["logprobs"]
+    assert [one["logprob"] for one in logprobs] == [-0.5, -0.5]
+    assert len(logprobs[0]["top_logprobs"]) == 2
+    found = await stream(app, **fields, max_output_tokens=2)
+    told = [e["logprobs"] for e in found if e["type"] == "response.output_text.delta"]
+    assert [one for each in told for one in each] == logprobs
+    assert found[-1]["response"]["output"][0]["content"][0]["logprobs"] == logprobs
+    again = await ask(app, previous_response_id=body["id"], max_output_tokens=2)
+    assert again["status"] == "incomplete"
 
 
 @pytest.mark.parametrize(
@@ -290,25 +289,24 @@ async def test_what_fails_is_told_in_an_event() -> None:
         assert last["response"]["error"]["code"] == "engine_restarting"
 
 
-async def test_a_request_that_is_refused_in_its_stream_has_an_invalid_prompt() -> None:
+async def test_a_request_that_is_refused_in_its_stream_has_an_invalid_prompt(app: Running) -> None:
     """Fields that leave no token at a later position are found there."""
-    async with running() as app:
-        execute, refusal = (
-            app.core.executor.execute,
-            InvalidRequestError("None is left.", param="x"),
-        )
+    execute, refusal = (
+        app.core.executor.execute,
+        InvalidRequestError("None is left.", param="x"),
+    )
 
-        def refusing(batch: SchedulerOutput) -> ModelOutput:
-            output = execute(batch)
-            if batch.num_computed_tokens[0] > 5:
-                output.sampled_token_ids[0] = -1
-                output.errors[batch.request_ids[0]] = reason_of(refusal)
-            return output
+    def refusing(batch: SchedulerOutput) -> ModelOutput:
+        output = execute(batch)
+        if batch.num_computed_tokens[0] > 5:
+            output.sampled_token_ids[0] = -1
+            output.errors[batch.request_ids[0]] = reason_of(refusal)
+        return output
 
-        app.core.executor.execute = refusing  # type: ignore[method-assign]
-        last = (await stream(app, ignore_eos=True))[-1]
-        assert last["type"] == "response.failed"
-        assert last["response"]["error"] == {"code": "invalid_prompt", "message": "None is left."}
+    app.core.executor.execute = refusing  # type: ignore[method-assign]
+    last = (await stream(app, ignore_eos=True))[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["error"] == {"code": "invalid_prompt", "message": "None is left."}
 
 
 @pytest.mark.parametrize(
