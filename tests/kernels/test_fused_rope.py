@@ -158,7 +158,6 @@ def test_rotation(isa: str, dtype: torch.dtype) -> None:
         step = new_step(generator, dtype, shape, 21, norms=False)
         y = fused(kernels, step, new_cache(dtype, shape), shape)
         x = step.qkv.unflatten(-1, (-1, shape.head_dim))[:, : shape.heads]
-        assert step.cos_sin is not None
         cos, sin = step.cos_sin.double()[step.positions].unsqueeze(1).chunk(2, dim=-1)
         a, b = x.double()[..., : shape.rotary_dim].chunk(2, dim=-1)
         exact = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
@@ -223,7 +222,6 @@ def test_norms_over_all_heads(isa: str, dtype: torch.dtype, wide: bool) -> None:
         normed = [kernels.rms_norm(part, weight, EPS) for part, weight in parts]
         plain = step._replace(qkv=torch.cat([*normed, step.qkv[:, -widths[2] :]], dim=-1))
         room = step.qkv._base
-        assert room is not None
         before, width = room.clone(), step.qkv.shape[1]
         cache, expected = (new_cache(dtype, shape) for _ in range(2))
         full = step._replace(q_norm=weights[0], k_norm=weights[1])
@@ -355,7 +353,6 @@ def test_int8_of_zeros_and_of_what_is_not_finite(isa: str, dtype: torch.dtype) -
     k[0], k[1, 0, 7], k[2, 0, 39] = 0.0, torch.nan, -torch.inf
     cache = new_cache(torch.int8, shape)
     write_kv(kernels, k, k, cache, torch.arange(4))
-    assert cache.v_scale is not None
     scales = cache.v_scale[0, 0, :4]
     assert scales.isfinite().tolist() == [True, False, False, True]
     assert not cache.v[0, 0, 0].any()
@@ -371,8 +368,6 @@ def test_norm_and_rotation_against_exact_arithmetic(isa: str) -> None:
     cache = new_cache(torch.float32, shape)
     q = fused(kernels, step, cache, shape)
     heads = step.qkv.double().unflatten(-1, (-1, 64))
-    assert step.q_norm is not None
-    assert step.cos_sin is not None
     scaled = heads[:, :4] / torch.sqrt(heads[:, :4].pow(2).mean(-1, keepdim=True) + EPS)
     normed = scaled * step.q_norm.double()
     cos, sin = step.cos_sin.double()[step.positions].unsqueeze(1).chunk(2, dim=-1)

@@ -1,9 +1,4 @@
-"""Linear layers on packed weights, for every instruction set that this machine can run.
-
-The oracle is float64, on the weights as they are stored, so that only the kernel is tested; the
-rounding of the weights has its own test. Inputs are random afresh at every run;
-QUIRE_TEST_SEED=<seed from the report> repeats one.
-"""
+"""Linear layers on packed weights of every kind, for every instruction set of this machine."""
 
 import random
 from functools import partial
@@ -21,16 +16,20 @@ from quire.ops.native.kernels import Kernels, native_kernels
 from quire.ops.weights import Epilogue
 from tests.arrays import tensor
 from tests.kernels.fused_common import draw, new_generator, pick
-from tests.kernels.linear_common import assert_rows_are_their_own, assert_writes_its_result_alone
+from tests.kernels.products import (
+    DENSE,
+    KINDS,
+    SHAPES,
+    assert_rows_are_their_own,
+    product,
+)
 from tests.native import ISAS, FusedKernels, PackedLinear, pool_of
 
 pytestmark = pytest.mark.matrix
 
-KINDS: tuple[WeightKind, ...] = ("f32", "f16", "bf16", "s8", "s8_a16")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-EPS32 = 2.0**-24  # relative error of one rounding
-EPS = {torch.float32: 0.0, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}  # of the result
-SHAPES = [(1, 1), (3, 5), (31, 64), (33, 31), (64, 96), (97, 65), (160, 300), (257, 1023)]
+
+dense_kinds = pytest.mark.parametrize("kind", DENSE)
 
 
 @pytest.fixture(params=ISAS)
@@ -39,7 +38,7 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 
 
 @pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> WeightKind:
+def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
@@ -53,78 +52,43 @@ def generator() -> torch.Generator:
     return new_generator()
 
 
-def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x in int8 and its scales, a row each, in the float32 arithmetic of the kernel."""
-    top = x.float().abs().amax(-1, keepdim=True)
-    inverse = torch.full_like(top, 127.0) / top  # `127.0 / top` would round twice
-    q = torch.round(x.float() * inverse)
-    return q.double(), (top / 127.0).double()
-
-
-def assert_linear(y: Tensor, x: Tensor, linear: PackedLinear, bias: Tensor | None) -> None:
-    weight = linear.unpack().double()
-    k = x.shape[-1]
-    shift = bias.double() if bias is not None else torch.zeros(1, dtype=torch.float64)
-    if linear.kind == "s8":
-        # The sum is exact. Its conversion, two scales and the bias round once each, and each scale
-        # of the oracle may differ by the rounding of one division.
-        q, scale = quantize(x)
-        product = (q @ weight.t()) * scale
-        bound = 6 * EPS32 * (product.abs() + shift.abs())
-        # unpack() rounds q * scale, and a sum of k such errors is what the oracle may be off by.
-        bound += 2 * EPS32 * (q.abs() @ weight.abs().t()) * scale
-    else:
-        exact_x = (x.bfloat16() if linear.kind in ("bf16", "s8_a16") else x).double()
-        product = exact_x @ weight.t()
-        # k additions in some order, each product rounded at most once more (AMX adds in pairs):
-        # Higham's k * eps bound on the sum of the magnitudes. The scales of s8_a16 round once in
-        # unpack() and once at the end of the kernel.
-        bound = (k + 6) * EPS32 * (exact_x.abs() @ weight.abs().t() + shift.abs())
-    exact = product + shift
-    bound = bound + EPS[y.dtype] * (exact.abs() + bound)
-    if y.dtype == torch.float16:
-        bound += 2.0**-25  # half of the smallest float16
-    error = (y.double() - exact).abs()
-    assert y.shape == exact.shape
-    assert bool((error <= bound).all()), float((error / bound).max())
-
-
 def test_agrees_with_float64(
-    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    for n, k in [*SHAPES, (pick(generator, 1, 200), pick(generator, 1, 700))]:
+    for turn, (n, k) in enumerate([*SHAPES, (pick(generator, 1, 200), pick(generator, 1, 700))]):
         bias = draw(generator, torch.float32, n) if n % 2 else None
-        source = random.choice([torch.float32, torch.bfloat16, torch.float16])
-        weight = draw(generator, source, n, k)
-        linear = PackedLinear(kernels, pool_of(2), weight, bias, kind=kind)
+        weight = product(kernels, generator, kind, n, k, turn=turn, source=random.choice(DTYPES))
+        linear = weight.pack(kernels, pool_of(2), bias=bias)
         for rows in (1, 2, 15, 16, 17, 32, 33, pick(generator, 1, 70)):
             x = draw(generator, dtype, rows, k)
-            assert_linear(linear.forward(x), x, linear, bias)
+            weight.check(linear.forward(x), x, bias)
             if rows in (1, 17):
                 other = random.choice([d for d in DTYPES if d != dtype])
-                assert_linear(linear.forward(x, dtype=other), x, linear, bias)
+                weight.check(linear.forward(x, dtype=other), x, bias)
 
 
 def test_every_count_of_rows(
-    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     """Rows 1 to 70, 300 and 700 (none of 700 where tiles are emulated, which is slow): right, and
     bit by bit what each row gives alone."""
     most = 301 if kernels.isa.endswith("_emulated") else 700
     few = (1, 2, 7, 15, 16, 17, 31, 32, 33, 48, 64, 70, 300)
-    for n, k, counts in ((70, 129, (*range(1, 71), 300)), (64, 1024, few)):
-        linear = PackedLinear(kernels, pool_of(2), draw(generator, dtype, n, k), kind=kind)
-        x = draw(generator, dtype, most, k)
+    wide = 1024 if kind in DENSE else 256
+    for turn, (n, k, counts) in enumerate(((70, 129, (*range(1, 71), 300)), (64, wide, few))):
+        weight = product(kernels, generator, kind, n, k, turn=turn, source=dtype)
+        linear, x = weight.pack(kernels, pool_of(2)), draw(generator, dtype, most, k)
         y = linear.forward(x)
-        assert_linear(y, x, linear, None)
+        weight.check(y, x)
         assert_rows_are_their_own(linear, x, y, counts, generator)
 
 
 def test_threads_and_order_do_not_matter(
-    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    weight, bias = draw(generator, dtype, 321, 200), draw(generator, dtype, 321)
-    one, two = (PackedLinear(kernels, pool_of(t), weight, bias, kind=kind) for t in (1, 2))
+    bias = draw(generator, dtype, 321)
+    weight = product(kernels, generator, kind, 321, 200, source=dtype)
+    one, two = (weight.pack(kernels, pool_of(threads), bias=bias) for threads in (1, 2))
     assert torch.equal(one.unpack(), two.unpack())
     for rows in (1, 7, 40, 300):
         x = draw(generator, dtype, rows, 200)
@@ -136,21 +100,20 @@ def test_threads_and_order_do_not_matter(
 
 @pytest.mark.parametrize("columns", [700, 1500, 2600])
 def test_blocks_of_several_panels(
-    kernels: Kernels, kind: WeightKind, columns: int, generator: torch.Generator
+    kernels: Kernels, kind: str, columns: int, generator: torch.Generator
 ) -> None:
     """Where tiles read W in panels of 12 to 16 steps: several blocks per task, 57 rows and more."""
     rows = 64 if kernels.isa.endswith("_emulated") else 130
-    linear = PackedLinear(
-        kernels, pool_of(1), draw(generator, torch.bfloat16, 160, columns), kind=kind
-    )
-    x = draw(generator, torch.bfloat16, rows, columns)
+    weight = product(kernels, generator, kind, 160, columns, source=torch.bfloat16)
+    linear, x = weight.pack(kernels, pool_of(1)), draw(generator, torch.bfloat16, rows, columns)
     y = linear.forward(x)
-    assert_linear(y, x, linear, None)
+    weight.check(y, x)
     assert_rows_are_their_own(linear, x, y, (33, 57, 64), generator)
 
 
 @pytest.mark.parametrize("epilogue", ["none", "relu", "silu_mul"])
 @pytest.mark.parametrize("columns", [4096, 4112, 3872])
+@dense_kinds
 def test_results_past_the_caches(
     kernels: Kernels,
     kind: WeightKind,
@@ -174,16 +137,15 @@ def test_results_past_the_caches(
     assert torch.equal(whole, torch.cat([linear.forward(x[i : i + 100]) for i in (0, 100, 200)]))
 
 
+@dense_kinds
 def test_many_columns_are_cut_into_cache_blocks(
-    kernels: Kernels, generator: torch.Generator
+    kernels: Kernels, kind: str, generator: torch.Generator
 ) -> None:
-    for kind in KINDS:
-        weight = draw(generator, torch.bfloat16, 40, 9001)
-        linear = PackedLinear(kernels, pool_of(2), weight, kind=kind)
-        x = draw(generator, torch.bfloat16, 150, 9001)
-        y = linear.forward(x)
-        assert_linear(y, x, linear, None)
-        assert torch.equal(linear.forward(x[130:]), y[130:])
+    weight = product(kernels, generator, kind, 40, 9001, source=torch.bfloat16)
+    linear, x = weight.pack(kernels, pool_of(2)), draw(generator, torch.bfloat16, 150, 9001)
+    y = linear.forward(x)
+    weight.check(y, x)
+    assert torch.equal(linear.forward(x[130:]), y[130:])
 
 
 def test_s8_is_the_same_on_every_isa(generator: torch.Generator) -> None:
@@ -231,9 +193,7 @@ def test_weights_are_rounded_as_promised(source: torch.dtype, generator: torch.G
     def stored(kind: WeightKind) -> Tensor:
         return PackedLinear(kernels, pool_of(2), weight, kind=kind).unpack()
 
-    assert torch.equal(stored("f32"), weight.float())
     assert torch.equal(stored("f16"), weight.half().float())
-    assert torch.equal(stored("bf16"), weight.bfloat16().float())
     assert torch.equal(stored("s8_a16"), stored("s8"))
     top = weight.float().abs().amax(1, keepdim=True)
     error = (stored("s8") - weight.float()).abs()
@@ -264,36 +224,45 @@ def test_weights_between_two_float16_are_rounded_to_even() -> None:
 
 
 def test_not_a_number_and_infinity_stay_in_their_row(
-    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
-    linear = PackedLinear(kernels, pool_of(2), draw(generator, dtype, 50, 70), kind=kind)
-    x = draw(generator, dtype, 4, 70)
-    clean = linear.forward(x)
-    x[1, 69], x[2, 3] = float("nan"), float("inf")
-    y = linear.forward(x)
-    assert bool(y[1].isnan().all())
-    assert not bool(y[2].isfinite().any())
-    assert torch.equal(y[[0, 3]], clean[[0, 3]])
+    linear = product(kernels, generator, kind, 50, 70, source=dtype).pack(kernels, pool_of(2))
+    for rows in (4, 20):
+        x = draw(generator, dtype, rows, 70)
+        clean = linear.forward(x)
+        x[1, 69], x[2, 3] = float("nan"), float("inf")
+        y = linear.forward(x)
+        assert bool(y[1].isnan().all())
+        assert not bool(y[2].isfinite().any())
+        rest = [0, *range(3, rows)]
+        assert torch.equal(y[rest], clean[rest])
 
 
 def test_zero_rows_of_x_give_the_bias(
-    kernels: Kernels, kind: WeightKind, generator: torch.Generator
+    kernels: Kernels, kind: str, generator: torch.Generator
 ) -> None:
     bias = draw(generator, torch.float32, 50)
-    weight = draw(generator, torch.float32, 50, 70)
-    linear = PackedLinear(kernels, pool_of(2), weight, bias, kind=kind)
-    assert torch.equal(linear.forward(torch.zeros(3, 70)), bias.expand(3, 50))
+    linear = product(kernels, generator, kind, 50, 70).pack(kernels, pool_of(2), bias=bias)
+    for rows in (0, 3, 21):
+        assert torch.equal(linear.forward(torch.zeros(rows, 70)), bias.expand(rows, 50))
 
 
 def test_nothing_outside_the_result_is_written(
-    kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
+    kernels: Kernels, kind: str, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
     for n in (1, 15, 33, 63, 100):
-        linear = PackedLinear(kernels, pool_of(2), draw(generator, dtype, n, 40), kind=kind)
+        weight = product(kernels, generator, kind, n, 40, turn=n, source=dtype)
+        linear = weight.pack(kernels, pool_of(2))
         for rows in (1, 17, 40):
-            assert_writes_its_result_alone(linear, draw(generator, dtype, rows, 40), n)
+            x, room = draw(generator, dtype, rows, 40), torch.full((rows * n + 128,), 7.0).to(dtype)
+            result = room[64:-64].view(rows, n)
+            linear.forward(x, out=result)
+            assert bool((room[:64] == 7).all())
+            assert bool((room[-64:] == 7).all())
+            assert torch.equal(result, linear.forward(x))
 
 
+@dense_kinds
 def test_inputs_need_not_be_contiguous(
     kernels: Kernels, kind: WeightKind, dtype: torch.dtype, generator: torch.Generator
 ) -> None:
@@ -312,19 +281,17 @@ def test_inputs_need_not_be_contiguous(
 
 @pytest.mark.parametrize("epilogue", get_args(Activation))
 def test_an_epilogue_is_the_operation_of_its_name(
-    kernels: Kernels,
-    kind: WeightKind,
-    dtype: torch.dtype,
-    epilogue: Epilogue,
-    generator: torch.Generator,
+    kernels: Kernels, kind: str, epilogue: Epilogue, generator: torch.Generator
 ) -> None:
     """To the bit; and the weight comes back in the order in which it went in."""
     operation = partial(FusedKernels(kernels, pool_of(2)).activation, kind=epilogue)
-    for n, k in ((2, 1), (30, 5), (62, 64), (64, 40), (66, 31), (2 * pick(generator, 1, 200), 96)):
-        weight = draw(generator, dtype, n, k)
+    shapes = [(2, 1), (30, 5), (62, 64), (64, 40), (66, 31), (2 * pick(generator, 1, 200), 96)]
+    for turn, (n, k) in enumerate(shapes):
+        dtype = DTYPES[turn % 3]
+        weight = product(kernels, generator, kind, n, k, turn=turn, source=dtype)
         bias = draw(generator, torch.float32, n) if n % 4 else None
-        plain = PackedLinear(kernels, pool_of(2), weight, bias, kind=kind)
-        fused = PackedLinear(kernels, pool_of(2), weight, bias, kind=kind, epilogue=epilogue)
+        plain = weight.pack(kernels, pool_of(2), bias=bias)
+        fused = weight.pack(kernels, pool_of(2), bias=bias, epilogue=epilogue)
         assert torch.equal(fused.unpack(), plain.unpack())
         for rows in (1, 2, 17, 33, pick(generator, 3, 80)):
             x = draw(generator, dtype, rows, k)
@@ -352,6 +319,7 @@ def test_an_epilogue_rounds_as_the_operation_does(
 
 
 @pytest.mark.parametrize("epilogue", ["relu2", "relu2_mul"])
+@dense_kinds
 def test_subnormal_results_of_an_activation_stay(
     kernels: Kernels, kind: WeightKind, epilogue: Epilogue, generator: torch.Generator
 ) -> None:
@@ -366,19 +334,12 @@ def test_subnormal_results_of_an_activation_stay(
     assert bool(((y > 0) & (y < 2.0**-126)).any())
 
 
-def test_nbytes_are_what_is_stored() -> None:
-    weight = torch.ones(64, 128)
-    sizes = {
-        kind: PackedLinear(native_kernels(), pool_of(2), weight, kind=kind).nbytes for kind in KINDS
-    }
-    int8 = 64 * 128 + 64 * 8
-    assert sizes == {
-        "f32": 64 * 128 * 4,
-        "f16": 64 * 128 * 2,
-        "bf16": 64 * 128 * 2,
-        "s8": int8,
-        "s8_a16": int8,
-    }
+@pytest.mark.parametrize(
+    ("kind", "row_bytes"), [("f32", 512), ("f16", 256), ("bf16", 256), ("s8", 136), ("s8_a16", 136)]
+)
+def test_nbytes_are_what_is_stored(kind: WeightKind, row_bytes: int) -> None:
+    linear = PackedLinear(native_kernels(), pool_of(2), torch.ones(64, 128), kind=kind)
+    assert linear.nbytes == 64 * row_bytes
 
 
 def test_what_the_kernels_cannot_do_is_refused() -> None:
