@@ -124,7 +124,6 @@ def counters(server: Server) -> dict[str, float]:
 
 
 def number(text: str | None) -> float:
-    assert text is not None
     return float(text.replace(",", "").removesuffix(" s"))
 
 
@@ -170,7 +169,6 @@ def test_every_view_shows_the_load(server: Server, browser: Page, pictures: Path
         expect(page.locator("[data-kv=owned]")).not_to_have_text("0")
         page.locator(".owner").first.wait_for()
         area = page.locator(".block-map").bounding_box()
-        assert area is not None
         page.mouse.move(area["x"] + 3, area["y"] + 3)
         expect(page.locator(".told")).to_contain_text("Block")
         snap("kv")

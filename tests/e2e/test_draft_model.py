@@ -44,7 +44,6 @@ def answers(**flags: Any) -> tuple[list[Any], SpecDecodingStats | None, int]:
     with LLM("embedded", **flags) as llm:
         outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
         stats = llm.stats.scheduler
-    assert stats is not None
     if drafted := stats.spec_decoding:
         told = [each.metrics.num_draft_tokens for each in outputs]
         right = [each.metrics.num_accepted_tokens for each in outputs]
@@ -74,7 +73,6 @@ def plain() -> list[Any]:
 def test_a_draft_model_changes_no_answer(plain: list[Any], flags: dict[str, Any]) -> None:
     found, drafted, _ = answers(speculative_config=DRAFT, **flags)
     assert found == plain
-    assert drafted is not None
     assert drafted.num_accepted_tokens > max(40, 0.3 * drafted.num_draft_tokens)
 
 
@@ -120,8 +118,6 @@ def test_a_model_that_drafts_for_itself_is_always_right() -> None:
         llm.generate(PROMPTS, greedy, use_tqdm=False)
         llm.generate(PROMPTS[0], PARAMS[2], use_tqdm=False)
         stats = llm.stats.scheduler
-    assert stats is not None
-    assert stats.spec_decoding is not None
     assert stats.spec_decoding.num_accepted_tokens == stats.spec_decoding.num_draft_tokens > 100
 
 

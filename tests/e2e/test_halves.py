@@ -103,12 +103,9 @@ async def test_answers_are_those_of_one_engine(tiny_model: Path) -> None:
 async def check_nothing_is_lent(engine: AsyncLLM) -> None:
     """All loans end, and the cores hold no block."""
     halves = engine._fleet._halves
-    assert halves is not None
     assert not halves._waiting
-    assert halves.loans is not None
     assert len(halves.loans) == 0
     assert await engine.call("check_integrity") is None  # behind the blocks that were sent back
-    assert engine.stats.scheduler is not None
     assert engine.stats.scheduler.kv_blocks_used == 0
 
 
@@ -117,13 +114,10 @@ def check_shares(engine: AsyncLLM) -> None:
     answering = engine.stats.of(1)
     assert engine.stats.of(0).generation_tokens == 0
     assert answering.generation_tokens > 0
-    assert answering.scheduler is not None
     assert answering.scheduler.host_tier is None  # nothing is copied
     halves = engine._fleet._halves
-    assert halves is not None
     assert min(LENGTHS) <= halves.alone < max(LENGTHS)
     blocks = [length // 16 * (length > halves.alone) for length in LENGTHS]
-    assert halves.loans is not None
     assert halves.loans.num_lent == sum(blocks)
     read = sum(count * params(index).n for index, count in enumerate(blocks))
     assert answering.scheduler.prefix_cache_hits == 16 * read
@@ -133,7 +127,6 @@ async def check_abort(engine: AsyncLLM) -> None:
     """A request whose prompt is being computed ends at once."""
     task = asyncio.create_task(answer(engine, prompts(9)[0], 0))
     halves = engine._fleet._halves
-    assert halves is not None
     for _ in range(1000):
         await asyncio.sleep(0)
         if halves._waiting:

@@ -56,7 +56,6 @@ def run(llm: LLM, count: int = 8) -> list[tuple[Any, ...]]:
 
 
 def host_stats(llm: LLM) -> HostTierStats:
-    assert llm.stats.scheduler is not None
     assert llm.stats.scheduler.host_tier is not None
     return llm.stats.scheduler.host_tier
 
@@ -79,7 +78,6 @@ def test_preemption_changes_no_token(model: str, dtype: str, kv_cache_dtype: str
                 **flags,
             ) as llm:
                 assert run(llm) == expected
-                assert llm.stats.scheduler is not None
                 assert llm.stats.scheduler.num_preemptions > 0
                 host = host_stats(llm)
                 assert (host.swapped_in > 0) == (mode == "swap") or mode == "auto"
@@ -114,7 +112,6 @@ def test_a_full_swap_space_recomputes(model: str) -> None:
     with make(model, swap_space=5e-5, preemption_mode="swap", **SMALL) as llm:
         assert run(llm) == expected
         host, scheduler = host_stats(llm), llm.stats.scheduler
-        assert scheduler is not None
         assert 0 < host.swap_preemptions < scheduler.num_preemptions
 
 
@@ -164,7 +161,6 @@ def worker_host(llm: LLM) -> HostKV:
 
 def worker_files(llm: LLM) -> BlockFiles:
     files = worker_host(llm).files
-    assert files is not None
     files.flush()
     return files
 

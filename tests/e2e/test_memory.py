@@ -32,7 +32,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four of opt-125m's layers."""
     folder = tmp_path_factory.mktemp("opt")
     config = preset_config("opt-125m")
-    assert config is not None
     config["num_hidden_layers"] = 4
     (folder / "config.json").write_text(json.dumps(config))
     write_safetensors(folder / "model.safetensors", stored_shapes(config))

@@ -24,7 +24,6 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 def test_one_fingerprint_in_all_answers(client: openai.OpenAI) -> None:
     chat = client.chat.completions.create(**CHAT).system_fingerprint
-    assert chat is not None
     assert chat.startswith("fp_")
     found = {chat, client.completions.create(**TEXT).system_fingerprint}
     found |= {c.system_fingerprint for c in client.chat.completions.create(**CHAT, stream=True)}
@@ -53,15 +52,12 @@ def test_log_probabilities_of_tokens_asked_for_by_id(client: openai.OpenAI) -> N
         **CHAT, logprobs=True, top_logprobs=1, extra_body=extra
     ).choices[0]
     plain = client.chat.completions.create(**CHAT, logprobs=True).choices[0]
-    assert chat.logprobs is not None
-    assert plain.logprobs is not None
     assert chat.message.content == plain.message.content
     for token, bare in zip(chat.logprobs.content or (), plain.logprobs.content or (), strict=True):
         assert token.logprob == bare.logprob
         assert [each.token for each in token.top_logprobs[1:]] == names
         assert all(each.logprob < token.logprob for each in token.top_logprobs[1:])
     whole = client.completions.create(**TEXT, extra_body=extra).choices[0].logprobs
-    assert whole is not None
     tops = [
         top
         for chunk in client.completions.create(**TEXT, extra_body=extra, stream=True)
@@ -78,7 +74,6 @@ def test_log_probabilities_of_tokens_asked_for_by_id(client: openai.OpenAI) -> N
         .choices[0]
         .logprobs
     )
-    assert first is not None
     assert first.top_logprobs is not None
     assert {name: first.top_logprobs[0][name] for name in names} == {
         name: tops[0][name] for name in names
@@ -89,17 +84,13 @@ def test_tokens_are_named_by_their_ids(client: openai.OpenAI) -> None:
     asked = {"return_tokens_as_token_ids": True, "return_token_ids": True}
     chat = client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=2, extra_body=asked)
     [choice] = chat.choices
-    assert choice.logprobs is not None
-    assert choice.logprobs.content is not None
     names = [token.token for token in choice.logprobs.content]
     assert names == [f"token_id:{token}" for token in choice.token_ids]  # type: ignore[attr-defined]
     assert choice.logprobs.content[0].top_logprobs[0].token == names[0]
     text = client.completions.create(**TEXT, logprobs=1, echo=True, extra_body=asked).choices[0]
-    assert text.logprobs is not None
     assert text.logprobs.tokens is not None
     ids = text.prompt_token_ids + text.token_ids  # type: ignore[attr-defined]
     assert text.logprobs.tokens == [f"token_id:{token}" for token in ids]
-    assert text.logprobs.text_offset is not None
     assert text.logprobs.text_offset[:5] == [0, 1, 2, 3, 4]
 
 
@@ -107,7 +98,6 @@ def test_a_long_prompt_is_truncated(client: openai.OpenAI) -> None:
     def prompt(**asked: Any) -> tuple[str, int]:
         long = {**TEXT, "prompt": "a" * 400 + "b" * 400}
         answer = client.completions.create(**long, echo=True, extra_body=asked)
-        assert answer.usage is not None
         count = answer.usage.prompt_tokens
         return answer.choices[0].text[:count], count
 
@@ -136,7 +126,6 @@ def test_a_long_prompt_is_truncated(client: openai.OpenAI) -> None:
     chat = client.chat.completions.create(
         **{**CHAT, "messages": long}, extra_body={"truncate_prompt_tokens": 20}
     )
-    assert chat.usage is not None
     assert chat.usage.prompt_tokens == 20
 
 

@@ -158,7 +158,6 @@ def test_missing_machines_are_explained(cluster: Any, model: Path) -> None:
     command = [*QUIRE, "serve", str(model), *ON_RAY[2:], "-pp", "2", "--nnodes", "2"]
     command += ["--tensor-parallel-size", "2", "--master-port", str(free_port())]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
         line = next(line for line in process.stderr if "waiting for machines" in line)
         process.terminate()
         process.communicate(timeout=60)

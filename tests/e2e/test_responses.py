@@ -73,8 +73,6 @@ def test_an_input_of_a_grammar(
     gone_on = client.responses.create(
         **{**SHORT, "input": [result], "previous_response_id": found.id, "max_output_tokens": 2}
     )
-    assert gone_on.usage is not None
-    assert found.usage is not None
     assert gone_on.usage.input_tokens > found.usage.input_tokens
 
 
@@ -111,7 +109,6 @@ def test_a_call_that_is_cut_off_is_sent_back(client: openai.OpenAI) -> None:
     whole = client.responses.create(
         **SHORT, tools=[WEATHER], tool_choice="required", max_output_tokens=200
     )
-    assert whole.usage is not None
     lengths = range(1, whole.usage.output_tokens + 1)
     for length in sorted(random.Random(5).sample(lengths, min(6, len(lengths)))):
         cut = client.responses.create(

@@ -83,7 +83,6 @@ def _run(world: World) -> Found:
         engine, got = together(world, Path(folder), expected)
     stats = engine.scheduler.stats()
     drafts = stats.spec_decoding
-    assert drafts is not None
     wrong: Counter[str] = Counter()
     for one, other in zip(got, expected, strict=True):
         if found := difference(one, other):

@@ -132,7 +132,6 @@ def _close() -> None:
 
 def promised(output: CoreOutput) -> KVTransfer:
     """What a router passes on from a producer's answer."""
-    assert output.kv_transfer_params is not None
     assert output.kv_transfer_params["do_remote_prefill"]
     blocks = output.kv_transfer_params["remote_block_ids"]
     return KVTransfer(promised=tuple(map(bytes.fromhex, blocks)))

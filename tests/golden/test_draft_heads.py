@@ -149,9 +149,7 @@ def test_stages_draft_what_one_process_does(made: Made) -> None:
         with engine(folder, config, pipeline_parallel_size=stages, **flags) as llm:
             outputs = llm.generate(asked, params, use_tqdm=False)
             scheduler = llm.stats.scheduler
-        assert scheduler is not None
         drafted = scheduler.spec_decoding
-        assert drafted is not None
         assert drafted.num_draft_tokens > drafted.num_accepted_tokens > 0
         counts = drafted.num_draft_tokens, drafted.num_accepted_tokens_per_pos
         found.append((counts, [repr(output.outputs[0].logprobs) for output in outputs]))
@@ -168,7 +166,6 @@ def test_chunks_preemption_and_rejected_drafts_change_no_draft(made: Made) -> No
         asked = [prompt(seed, count) for seed, count in enumerate((30, 3, 41, 8, 17))]
         llm.generate(asked, greedy(25), use_tqdm=False)
         stats = llm.stats.scheduler
-    assert stats is not None
     assert stats.num_preemptions
     assert stats.spec_decoding is not None
     drafted = stats.spec_decoding

@@ -61,7 +61,6 @@ def test_same_answer(golden: tuple[str, Path, Golden], tmp_path: Path, other: Ex
     answer, consumer = hand_over(other, model, tmp_path, expected.prompt)
     assert answer == expected.output
     stats = consumer.core.scheduler.stats().host_tier
-    assert stats is not None
     window = consumer.core.scheduler.kv.window
     assert stats.loaded == (len(expected.prompt) - 1) // 8 or window is not None
     assert stats.loaded > 0
@@ -79,7 +78,6 @@ def test_same_answer_of_recurrent_layers(name: str, tmp_path: Path, other: Execu
     answer, consumer = hand_over(other, model, tmp_path / "shared", prompt)
     assert answer == expected
     tier = consumer.core.scheduler.stats().host_tier
-    assert tier is not None
     assert (tier.loaded, tier.failed, tier.saved) == (len(prompt) // 8, 0, 0)
     consumer.core.shutdown()
 
@@ -99,7 +97,6 @@ def test_same_answer_from_lent_blocks(
     producer = FarSide(other, model, tmp_path, "kv_both", shared)
     file.close()
     lent = producer.answer(expected.prompt, 1, KVTransfer(hands_over=True)).lent
-    assert lent is not None
     answer = consumer.answer(expected.prompt, NUM_TOKENS, KVTransfer(lent=lent))
     assert answer.new_token_ids == expected.output
     assert consumer.core.scheduler.kv.prefix_hits >= 8 * ((len(expected.prompt) - 1) // 8) > 0
@@ -119,7 +116,6 @@ def test_same_answer_from_copies_of_lent_blocks(
     file.close()
     expected = producer.answer(prompt, 6, KVTransfer()).new_token_ids
     lent = producer.answer(prompt, 1, KVTransfer(hands_over=True)).lent
-    assert lent is not None
     whole_step, came = consumer.core.step, list[int]()
 
     def step() -> StepOutputs | None:
@@ -167,7 +163,6 @@ def test_lost_blocks(model: Path, tmp_path: Path, policy: str, damage: str) -> N
     else:
         assert answer.new_token_ids == expected
     stats = consumer.core.scheduler.stats().host_tier
-    assert stats is not None
     assert (stats.failed > 0) == (damage == "altered")
     # Another request gets its answer under both policies.
     assert consumer.answer(prompt, 6, KVTransfer()).new_token_ids == expected
@@ -184,13 +179,11 @@ def test_blocks_come_by_tcp(model: Path, tmp_path: Path, monkeypatch: pytest.Mon
     consumer = Side(model, tmp_path / "two", "kv_consumer", kv_port=port)
     assert consumer.answer(prompt, 6, promised(first)).new_token_ids == expected
     stats = consumer.core.scheduler.stats().host_tier
-    assert stats is not None
     assert (stats.loaded, stats.failed) == (7, 0)
     producer.core.shutdown()
     consumer.core.call("reset_prefix_cache", [])
     assert consumer.answer(prompt, 6, promised(first)).new_token_ids == expected
     stats = consumer.core.scheduler.stats().host_tier
-    assert stats is not None
     assert stats.failed > 0
     consumer.core.shutdown()
 

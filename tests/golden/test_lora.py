@@ -115,7 +115,6 @@ def answers(
     given = []
     for output in outputs:
         [completion] = output.outputs
-        assert completion.logprobs is not None
         logprobs = [next(iter(position.values())).logprob for position in completion.logprobs]
         given.append((list(completion.token_ids), logprobs))
     return given

@@ -200,8 +200,6 @@ def test_states_come_back_from_host_memory_and_files(
     engine.answer([[i] * 60 for i in range(2, 2 + fill)])
     assert engine.answer([golden.prompt]) == [golden.output]
     states = scheduler.kv.states
-    assert states is not None
-    assert states.tier is not None
     assert states.tier.stats().loaded == 1
     assert (states.tier.stats().saved > 0) == disk
 
@@ -216,5 +214,4 @@ def test_accepted_drafts_leave_the_right_state(golden: Golden) -> None:
     for _ in range(3):
         assert engine.answer([golden.prompt, other]) == [golden.output, plain]
     spec = engine.core.scheduler.stats().spec_decoding
-    assert spec is not None
     assert spec.num_accepted_tokens > NUM_TOKENS

@@ -80,7 +80,6 @@ class Tiny:
         """Return the oracle's logits of the prompt with images and of an answer."""
         config, model = llm.resolved.config.images, llm.resolved.config.model.vision
         assert config is not None
-        assert model is not None
         prepared = [prepare(image, model, config) for image in found]
         ids, spans = expand(PROMPT, prepared, model, llm.tokenizer)
         ids += answer
@@ -148,7 +147,6 @@ def test_logits_and_tokens_are_those_of_transformers(tiny: Tiny, llm: LLM) -> No
     logits = tiny.logits(llm, answer.token_ids, images())
     likely = torch.log_softmax(logits, dim=-1)[len(prompt) - 1 : -1]
     assert answer.token_ids == likely.argmax(dim=-1).tolist()
-    assert answer.logprobs is not None
     [both] = llm.generate([asked(images())], PARAMS.replace(n=2, max_tokens=8), use_tqdm=False)
     assert [each.token_ids for each in both.outputs] == [answer.token_ids[:8]] * 2
     for row, token, found in zip(likely, answer.token_ids, answer.logprobs, strict=True):
@@ -186,7 +184,6 @@ def test_an_image_is_read_in_pieces_with_the_same_bits(
     cache = llm._core.executor._worker._runner._rows._cache  # type: ignore[attr-defined]
     config, model = llm.resolved.config.images, llm.resolved.config.model.vision
     assert config is not None
-    assert model is not None
     prepared = [prepare(image, model, config) for image in images(3)]
     _, (span, *_) = expand(PROMPT, prepared, model, llm.tokenizer)
     before, steps = cache.encoded_tokens, 0
@@ -237,7 +234,6 @@ def test_an_image_may_be_given_as_its_rows(tiny: Tiny, llm: LLM) -> None:
     runner = llm._core.executor._worker._runner  # type: ignore[attr-defined]
     config, model = llm.resolved.config.images, llm.resolved.config.model.vision
     assert config is not None
-    assert model is not None
     prepared = [prepare(image, model, config) for image in found]
     _, spans = expand(PROMPT, prepared, model, llm.tokenizer)
     given: list[Any] = []
@@ -447,7 +443,6 @@ def test_parts_of_a_long_image_stand_between_texts(tmp_path: Path) -> None:
         }
         [output] = llm.generate(image, PARAMS.replace(max_tokens=1), use_tqdm=False)
         ids = output.prompt_token_ids
-        assert ids is not None
         spans = [ids[i : i + 6] for i, token in enumerate(ids) if token == IMAGE]
         assert spans == [[IMAGE, *[ROW] * 4, 260]] * 4
         text = llm.tokenizer.decode([i for i in ids if i not in (IMAGE, ROW, 260)])

@@ -62,7 +62,6 @@ class FakeLLM:
         use_tqdm: bool,
         lora_request: LoRARequest | None = None,
     ) -> list[RequestOutput]:
-        assert params.max_tokens is not None
         self.adapters.append(lora_request)
         self.prompts.append([p["prompt_token_ids"] for p in prompts])
         self.params.append(params)

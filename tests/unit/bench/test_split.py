@@ -57,7 +57,6 @@ def test_of_replicas_the_first_one_tells_the_times() -> None:
         before.append(read_metrics(Metrics(stats, "m").render().decode()))
     one, *_, last = before
     assert one is not None
-    assert last is not None
     split = between(one, last)
     assert (split.shares["model"], split.shares["idle"]) == (0.5, 0.5)
     assert split.output_tok_s == 15 / 6

@@ -106,7 +106,6 @@ def test_codes_of_q_and_k_are_in_hugging_face_s_order(tmp_path: Path) -> None:
     weights = open_weights(resolve(str(write_gguf(tmp_path / "m.gguf", type_=type_))))
     name = "model.layers.0.self_attn.q_proj.weight"
     codes = weights.quantized(name)
-    assert codes is not None
     stored = gguf.quantize(llama_tensors()["blk.0.attn_q.weight"], type_)
     values = codes.dequantize()
     assert values.tobytes() == weights.read(name).tobytes()
@@ -120,7 +119,6 @@ def test_codes_of_a_transposed_layer_are_not_transposed(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", tensors, architecture="gpt2", type_=type_)
     weights = open_weights(resolve(str(path)))
     codes = weights.quantized("transformer.h.0.attn.c_attn.weight")
-    assert codes is not None
     values = codes.dequantize()
     assert values.tobytes() == gguf.dequantize(gguf.quantize(matrix, type_), type_).tobytes()
     assert np.array_equal(weights.read("transformer.h.0.attn.c_attn.weight"), values.T)
@@ -357,7 +355,6 @@ def test_layers_behind_the_last_one() -> None:
     """GLM-4.5's are a draft head; Quire has none of DeepSeek's."""
     config = {"num_hidden_layers": 2, "model_type": "glm4_moe"}
     found = translation_of("blk.2.nextn.eh_proj.weight", "glm4moe", config)
-    assert found is not None
     assert found.name == "model.layers.2.eh_proj.weight"
     config["model_type"] = "deepseek_v3"
     assert translation_of("blk.2.nextn.eh_proj.weight", "deepseek2", config) is None

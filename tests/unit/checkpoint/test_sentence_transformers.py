@@ -56,7 +56,6 @@ def test_everything(tmp_path: Path) -> None:
 )
 def test_ways_to_pool(pooling: Any, expected: str, tmp_path: Path) -> None:
     found = read_sentence_transformer(write(tmp_path, _MODULES, pooling))
-    assert found is not None
     assert (found.pooling_type, found.normalize) == (expected, False)
 
 
@@ -98,7 +97,6 @@ def test_a_dense_layer(tmp_path: Path) -> None:
     found = read_sentence_transformer(
         write_dense(tmp_path, [*_MODULES, dropout, _DENSE, _NORMALIZE])
     )
-    assert found is not None
     file = "2_Dense/model.safetensors"  # other machines may have the folder elsewhere
     assert found.dense == (DenseConfig(file, 6, 4, True, "tanh"),)
 

@@ -184,7 +184,6 @@ def test_a_mapping_becomes_json(tmp_path: Path) -> None:
     (tmp_path / "c.toml").write_text('profiler-config = {delay = 1, dir = "x"}\n')
     for path in tmp_path.iterdir():
         [setting] = read_settings(path)
-        assert setting.words is not None
         assert [json.loads(word) for word in setting.words] == [{"delay": 1, "dir": "x"}]
 
 

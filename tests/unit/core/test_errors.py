@@ -11,7 +11,6 @@ from quire.core.errors import ConfigError, InvalidRequestError, reason_of, refus
 @pytest.mark.parametrize("what", ["It is wrong.", "two\nlines (and): more", ""])
 def test_a_requests_fault_is_read_back(what: str, param: str | None) -> None:
     refusal = refusal_of(reason_of(InvalidRequestError(what, fix="Change it.", param=param)))
-    assert refusal is not None
     assert (str(refusal), refusal.param) == (f"{what} Change it.", param)
 
 

@@ -200,7 +200,6 @@ def hybrid(kv_bytes_per_token: int = 128, model: Any = HYBRID, **changes: Any) -
 def test_states_for_all_sequences_and_their_snapshots() -> None:
     """Two working slots and two snapshots each, and one snapshot per 256 tokens of the cache."""
     found = hybrid()
-    assert found.states is not None
     assert (found.states.per_request, found.states.spacing) == (2, 256)
     assert found.states.num_slots == 4 * 4 + 40 * 16 // 256
     assert found.cache_bytes == found.kv_cache_bytes + found.states.num_slots * SLOT
@@ -210,7 +209,6 @@ def test_states_for_all_sequences_and_their_snapshots() -> None:
 def test_states_get_at_most_a_quarter_of_the_cache() -> None:
     wide = replace(HYBRID, recurrent=ShortConvConfig(width=3, channels=128))
     found = hybrid(model=wide, kv_cache_memory_bytes=24_000)
-    assert found.states is not None
     assert found.states.num_slots == 24_000 // 4 // (8 * SLOT) == 5
     assert found.num_blocks == (24_000 - 5 * 8 * SLOT) // (16 * 128) == 9
 
@@ -219,7 +217,6 @@ def test_states_alone() -> None:
     """Blocks only find states then, so they cost nothing."""
     alone = replace(HYBRID, sublayers=(("recurrent",),) * 2)
     found = hybrid(0, alone, kv_cache_memory_bytes=2 * SLOT * 6)
-    assert found.states is not None
     assert found.states.num_slots == 6
     assert found.num_blocks >= 8
     assert found.kv_cache_bytes == 0

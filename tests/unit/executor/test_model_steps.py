@@ -37,7 +37,6 @@ def engine_config(path: Path, block_size: int, ops: OpsProvider) -> EngineConfig
 def driver_on(path: Path, block_size: int, seed: int, ops: OpsProvider = "cpu") -> Driver:
     worker = Worker(engine_config(path, block_size, ops))
     worker.start()
-    assert worker._runner is not None
     assert "in torch" not in worker._runner.model.description
     return Driver(worker._runner, block_size, seed)
 

@@ -88,7 +88,6 @@ def test_planned_weights_are_the_decoders(
     )
     worker = Worker(config(model=model, ops=ops, dtype=dtype, quantization=quantization))
     worker.start()
-    assert worker._runner is not None
     assert worker.facts["weight_bytes"] == held_bytes(worker._runner.model.decoder, set())
 
 
@@ -96,7 +95,6 @@ def test_planned_weights_are_the_decoders(
 def test_native_ops_are_replayed_unless_eager(enforce_eager: bool) -> None:
     worker = Worker(config(ops="cpu", enforce_eager=enforce_eager))
     worker.start()
-    assert worker._runner is not None
     model = worker._runner.model
     assert worker.facts["model"] == model.description
     assert model.description.startswith("eager" if enforce_eager else "plan: ")
@@ -108,7 +106,6 @@ def test_native_ops_are_replayed_unless_eager(enforce_eager: bool) -> None:
 def test_warm_up_leaves_no_sequence() -> None:
     worker = Worker(config())
     worker.start()
-    assert worker._runner is not None
     assert len(worker._runner.states) == 0
 
 

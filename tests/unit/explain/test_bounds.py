@@ -89,14 +89,12 @@ def test_a_limit_that_was_exceeded_is_stale() -> None:
     slow = replace_bandwidth(6e9)
     for evidence in (healthy(ops=ops, limits=slow), healthy(limits=slow)):  # profiled, and not
         report = explain(evidence)
-        assert report.limits is not None
         assert report.limits.stale
         assert any("measured limit is stale" in note for note in report.notes)
         assert report.verdict.cause == "memory_bandwidth"
         assert "100% of its 6 GB/s (the measured limit is stale)" in report.verdict.text
         check(report, render(report), 8000)
     near = explain(healthy(ops=ops, limits=replace_bandwidth(48e9)))
-    assert near.limits is not None
     assert not near.limits.stale
     assert near.ops[0].of_limit == 1.0
 
@@ -111,7 +109,6 @@ def replace_bandwidth(bandwidth: float) -> Limits:
 def test_unusable_limits_are_not_used(bandwidth: dict[int, float]) -> None:
     limits = msgspec.structs.replace(replace_bandwidth(1.0), bandwidth=bandwidth)
     report = explain(healthy(ops=UNBOUND, limits=limits))
-    assert report.limits is not None
     assert report.limits.source == "seen"
     assert any("unusable" in note for note in report.notes)
 

@@ -39,7 +39,6 @@ def test_layers_are_one_line() -> None:
 
 def test_without_measured_limits_the_best_seen_stands_for_them() -> None:
     report = explain(healthy(ops=OPS, limits=None))
-    assert report.limits is not None
     assert report.limits.source == "seen"
     assert report.limits.bandwidth_bytes_s == pytest.approx(36e9)
     assert op_lines(None, report.limits) == []

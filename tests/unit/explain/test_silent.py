@@ -40,7 +40,6 @@ def test_each_reason_is_named() -> None:
 
 def test_the_text_has_the_figures() -> None:
     found = verdict(7, {7: "R"}, BUSY, Surroundings())
-    assert found is not None
     assert "waited 90% of the time for a core" in found.text
     assert "used 3.7 of 4 CPUs" in found.text
 

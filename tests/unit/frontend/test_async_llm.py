@@ -89,7 +89,6 @@ async def idle(engine: AsyncLLM) -> None:
     for _ in range(200):
         await collect(engine, "q", max_tokens=1)
         scheduler = engine.stats.scheduler
-        assert scheduler is not None
         if scheduler.num_running + scheduler.num_waiting + scheduler.kv_blocks_used == 0:
             return
     raise AssertionError("the core still holds blocks")

@@ -283,7 +283,6 @@ async def test_the_core_does_not_outlive_its_parent() -> None:
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, root, *FAKE_CORE, stdout=subprocess.PIPE
     )
-    assert parent.stdout is not None
     pid, folder = (await parent.stdout.readline()).decode().split()
     assert not gone(int(pid))
     parent.kill()

@@ -91,7 +91,6 @@ async def test_requests_are_shared_and_follow_their_prefix() -> None:
         assert await engine.call("check_integrity") is None
         assert await engine.reset_prefix_cache()
         scheduler = engine.stats.scheduler
-        assert scheduler is not None
         assert scheduler.kv_blocks_total == 2 * NUM_BLOCKS
 
 
@@ -267,7 +266,6 @@ def test_replicas_share_no_core() -> None:
     config = replace(config, transfer=TransferConfig("kv_both", "e", prefill_replicas=1))
     prompts, answers = replica_configs(config, range(2))
     assert (prompts.transfer, prompts.tiers.read_only) == (config.transfer, False)
-    assert answers.transfer is not None
     assert (answers.transfer.role, answers.tiers.read_only) == ("kv_consumer", True)
     config = replace(config, transfer=None, kv_events=KVEventsConfig())
     assert [each.kv_events for each in replica_configs(config, range(2))] == [

@@ -104,7 +104,6 @@ def test_an_answer_may_end_with_its_first_token(reason: FinishReason) -> None:
             [message] = halves.go_on(2, ended)
             assert (message.request_id, ended.sampled) == ("a1", ())
             transfer = message.inputs.options.kv_transfer
-            assert transfer is not None
             assert transfer.lent is not None
         assert len(found) == len(ledger) == count - 1
     assert sent == [(0, BlocksReturned([3]))]

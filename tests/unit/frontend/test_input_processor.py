@@ -130,7 +130,6 @@ def test_the_first_completion_brings_the_written_structure() -> None:
     params = SamplingParams(n=2, structured_outputs=wanted)
     first, second = process("a", params, written=check_structure(wanted)).children
     written = first.sampling_params.written_structure
-    assert written is not None
     assert "a+" in written.grammars
     assert second.sampling_params.written_structure is None
     with pytest.raises(InvalidRequestError, match="Use structured_outputs"):
@@ -145,7 +144,6 @@ def test_long_lists_of_allowed_tokens_go_to_the_core_as_bits(
     for child in process("a", params).children:
         sent = child.sampling_params
         assert sent.allowed_token_ids is None
-        assert sent.allowed_tokens is not None
         assert sent.allowed_tokens[:2] == bytes([1 << 1, 1 << 1])
     with pytest.raises(InvalidRequestError, match="Use allowed_token_ids"):
         process("a", SamplingParams(allowed_tokens=b""))
@@ -306,7 +304,6 @@ def test_a_prompt_begins_the_reasoning_or_has_closed_it(
     marks = ReasoningMarks(("<think>",), ("</think>",))
     wanted = StructuredOutputsParams(regex="[ab]+", reasoning=marks)
     [child] = process(prompt, SamplingParams(structured_outputs=wanted)).children
-    assert child.sampling_params.structured_outputs is not None
     assert child.sampling_params.structured_outputs.reasoning == left
 
 

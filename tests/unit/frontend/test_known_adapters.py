@@ -85,11 +85,9 @@ def test_who_waits_for_an_adapter_holds_up_nobody() -> None:
     add(core, "a")
     add(core, "b", None)
     outputs = core.step()
-    assert outputs is not None
     assert [output.request_id for output in outputs.each()] == ["b"]
     executor.loading.set_exception(InvalidRequestError("it has gone"))
     outputs = core.step()
-    assert outputs is not None
     assert {o.request_id: o.stop_reason for o in outputs.each()}["a"] == "it has gone"
 
 

@@ -179,10 +179,8 @@ def test_a_sequence_that_has_ended_does_not_move() -> None:
     bench.step(core("r_0", "b", FinishReason.LENGTH), core("r_1", "bcde"))
     assert bench.processor.retry("r", 99.0, ready=True)
     state = bench.processor.state("r")
-    assert state is not None
     [child] = state.running
     transfer = child.inputs.options.kv_transfer
-    assert transfer is not None
     assert transfer.sampled == tuple(b"bcde")
     [output] = bench.step(core("r_1", "f")).outputs
     [part] = output.outputs
@@ -203,7 +201,6 @@ def test_held_back_text_comes_out_at_the_end() -> None:
     bench = Bench(stop=["cdx"])
     bench.feed("bcd")
     _, aborted = bench.processor.abort("r", 99.0)
-    assert aborted is not None
     assert aborted.outputs[0].text == "bcd"
     assert aborted.outputs[0].finish_reason == "abort"
     assert bench.stats.aborted_tokens == 4  # one of the prompt, three of the answer
@@ -256,7 +253,6 @@ def test_abort_of_n_sequences_names_those_that_run() -> None:
     bench.step(core("r_1", "b", FinishReason.LENGTH))
     ids, output = bench.processor.abort("r", 99.0)
     assert ids == ["r_0", "r_2"]
-    assert output is not None
     assert [c.finish_reason for c in output.outputs] == ["abort", "length", "abort"]
     assert bench.processor.abort("r", 99.0) == ([], None)
 
@@ -315,7 +311,6 @@ def test_a_sequence_ahead_of_the_first_waits_for_the_prompt_s_logprobs() -> None
     assert bench.step(core("r_1", "y", FinishReason.LENGTH), core("r_2", "u")).outputs == []
     [output] = bench.step(core("r_0", "b", prompt_logprobs=[pack_logprobs(row)])).outputs
     assert [c.text for c in output.outputs] == ["b", "xy", "u"]
-    assert output.prompt_logprobs is not None
     assert len(output.prompt_logprobs) == 2
     [output] = bench.step(core("r_2", "v")).outputs
     assert [(c.index, c.text) for c in output.outputs] == [(2, "v")]
@@ -340,7 +335,6 @@ def test_a_probe_reports_the_prompt_if_the_first_sequence_fails(kind: RequestOut
     assert output.finished
     assert [c.finish_reason for c in output.outputs] == ["error", "length"]
     assert [c.text for c in output.outputs] == ["", "xy"]
-    assert output.prompt_logprobs is not None
     assert len(output.prompt_logprobs) == 2
     assert bench.stats.generation_tokens == 2  # the probe's is not the client's
     assert bench.processor.num_unfinished == 0
@@ -375,7 +369,6 @@ def test_a_probe_ends_with_its_request(way: str) -> None:
     if way == "abort":
         ids, output = bench.processor.abort("r", 99.0)
         assert ids == [probe.request_id, "r_1"]
-        assert output is not None
         assert output.finished
     else:
         assert bench.processor.retry("r", 99.0, ready=True)

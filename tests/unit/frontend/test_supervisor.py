@@ -233,7 +233,6 @@ async def test_an_abort_meanwhile_is_not_sent_on() -> None:
         await restored(engine, 1)
         assert engine.num_unfinished == 0
         assert await engine.call("check_integrity") is None
-        assert engine.stats.scheduler is not None
         assert engine.stats.scheduler.num_steps == 0  # nobody has made it step
 
 
@@ -341,7 +340,6 @@ async def test_the_process_that_stands_by_takes_over(
     async with running() as engine:
         await until(lambda: spare(engine))
         waiting = spare(engine)
-        assert waiting is not None
         number = waiting.pid
         if not lives:
             os.kill(number, signal.SIGKILL)
@@ -354,7 +352,6 @@ async def test_the_process_that_stands_by_takes_over(
         assert last.outputs[0].text == "bcd"
         await until(lambda: spare(engine))
         waiting = spare(engine)
-        assert waiting is not None
         number, folder = waiting.pid, waiting._begun.directory
     assert gone(number)
     assert not folder.exists()

@@ -182,7 +182,6 @@ def test_what_a_failed_step_computed_is_not_written() -> None:
     tier.begin_step()
     tier.forget_saves({7})
     copies = tier.take_copies()
-    assert copies is not None
     assert copies.saves == [BlockSave(8, KEYS[4])]
 
 
@@ -198,7 +197,6 @@ def test_a_block_with_a_new_use_is_written_before_it_and_once(*, late: bool) -> 
     tier.offload(4, KEYS[0])
     tier.save([4], KEYS[1:2])
     copies = tier.take_copies()
-    assert copies is not None
     assert copies.saves == [BlockSave(4, KEYS[0])]
     assert saves(tier) == [BlockSave(4, KEYS[1])]
 
@@ -209,7 +207,6 @@ def test_wrong_values_are_removed_from_files_and_not_written() -> None:
     tier.discard(KEYS[:2])
     tier.begin_step()
     copies = tier.take_copies()
-    assert copies is not None
     assert copies.dropped == [KEYS[0]]
     assert copies.saves == [BlockSave(5, KEYS[2])]
 
@@ -302,14 +299,12 @@ def test_it_counts_what_it_did_and_where_things_are() -> None:
     for block, key in enumerate(KEYS[1:3]):
         tier.offload(block, key)
         copies = tier.take_copies()
-        assert copies is not None
         assert [store.block for store in copies.stores][-1] == block
     assert [tier.in_memory(key) for key in KEYS[:4]] == [False, True, True, False]
     assert tier.may_find
     loads = [tier.swap_in("a", index, block) for index, block in ((1, 8), (2, 9))]
     loads += [tier.load(key, block) for block, key in enumerate(KEYS[:2])]
     copies = tier.take_copies()
-    assert copies is not None
     assert copies.loads == loads
     for load in loads[2:]:
         tier.lose(load)
@@ -327,7 +322,6 @@ def test_it_counts_what_it_did_and_where_things_are() -> None:
         failed=2,
     )
     swapped = tier.swapped("a")
-    assert swapped is not None
     assert (swapped.first, swapped.num_tokens, swapped.private) == (1, 40, False)
     assert len({*swapped.slots, *swapped.keys}) == 6
     assert [load.slot for load in loads[:2]] == swapped.slots[:2]
@@ -342,7 +336,6 @@ def test_a_failed_step_leaves_nothing_that_it_was_to_write() -> None:
     tier.offload(2, KEYS[2])
     tier.swap_out("a", 0, [3], 8)
     copies = tier.take_copies()
-    assert copies is not None
     assert copies.dropped == [KEYS[0]]
     tier.undo(copies)
     assert not any(tier.in_memory(key) for key in KEYS)
@@ -350,7 +343,6 @@ def test_a_failed_step_leaves_nothing_that_it_was_to_write() -> None:
     assert tier.has_room(2)
     tier.check_integrity()
     again = tier.take_copies()
-    assert again is not None
     assert again.dropped == [KEYS[0]]  # the step may not have come so far
     assert (again.stores, again.saves, again.loads) == ([], [], [])
 
@@ -376,7 +368,6 @@ def test_a_reset_makes_swapped_blocks_private_and_frees_the_others() -> None:
     tier.check_integrity()
     assert not tier.may_find
     swapped = tier.swapped("a")
-    assert swapped is not None
     assert swapped.private
     assert tier.take_copies() is None
 

@@ -65,14 +65,12 @@ def test_who_borrows_when_more_than_half_is_lent_copies() -> None:
     assert [each.copied for each in lent if each] == [False, False, True, True]
     loans.take_back([2])
     again = loans.lend([A])
-    assert again is not None
     assert not again.copied
 
 
 def test_the_last_blocks_of_a_prompt_are_evicted_first() -> None:
     pool, loans = owner(A, B)
     lent = loans.lend([A, B])
-    assert lent is not None
     loans.take_back(lent.blocks)
     assert pool.allocate(4) == [2, 3, 1, 0]
 
@@ -174,7 +172,6 @@ def borrowing(
     lent = LentBlocks(kv.hasher.extend(r)[1], array("i", [3, 7]).tobytes(), copied)
     r.inputs = RequestInputs(RequestOptions(kv_transfer=KVTransfer(lent=lent, sampled=sampled)))
     r.token_ids.extend(sampled)
-    assert kv.loans is not None
     kv.loans.borrow(name, lent, r.block_hashes)
     return kv, r
 
@@ -197,7 +194,6 @@ def test_a_request_copies_what_is_lent_to_it_as_it_begins() -> None:
     assert kv.entered.blocks[-2:] == table[:2]
     assert kv.find_prefix(r) == table[:2]
     kv.check_integrity()
-    assert kv.loans is not None
     assert kv.loans.settle(lives("a")) == kv.loans.settle(lives()) == []  # b reads them
     kv.free(other)
     assert sorted(kv.loans.settle(lives())) == [3, 7]

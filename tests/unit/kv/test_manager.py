@@ -202,7 +202,6 @@ def test_only_the_blocks_of_computed_tokens_are_swapped_out() -> None:
     assert not kv.can_swap_out(ahead, 4 * BLOCK + 1)
     kv.swap_out(ahead, 3 * BLOCK + 1)
     stored = kv.find_stored(ahead, [])
-    assert stored is not None
     assert stored.blocks == [*kv.table("ahead")[:3], TO_LOAD]
 
 
@@ -220,12 +219,9 @@ def test_which_blocks_are_swapped_out(
     admit(kv, behind)
     table = kv.table("behind")
     kv.swap_out(behind, num_tokens)
-    assert kv.tier is not None
     swapped = kv.tier.swapped("behind")
-    assert swapped is not None
     assert (swapped.first, len(swapped.slots), swapped.num_tokens) == (first, count, num_tokens)
     copies = kv.tier.take_copies()
-    assert copies is not None
     assert [store.block for store in copies.stores] == table[first : first + count]
 
 
@@ -243,7 +239,6 @@ def test_swapped_blocks_that_are_still_cached_are_shared(reset: bool) -> None:
     if reset:
         kv.reset_prefix_cache()
     stored = kv.find_stored(back, [])
-    assert stored is not None
     shared = TO_LOAD if reset else table[1]
     assert stored.blocks == [TO_LOAD, shared, TO_LOAD, TO_LOAD]
     assert (stored.num_tokens, stored.keys, stored.private) == (3 * BLOCK + 8, [], reset)
@@ -258,7 +253,6 @@ def test_swapped_blocks_that_are_still_cached_are_shared(reset: bool) -> None:
 def test_stored_blocks_within_the_window_are_loaded() -> None:
     tiers = TierConfig(num_offload_slots=8)
     kv = KVCacheManager(CacheConfig(BLOCK, 8, sliding_window=2 * BLOCK, tiers=tiers))
-    assert kv.tier is not None
     tokens = list(range(6 * BLOCK))
     first = request("first", tokens)
     admit(kv, first)
@@ -267,7 +261,6 @@ def test_stored_blocks_within_the_window_are_loaded() -> None:
     kv.forget(Entered([table[1], table[5]], []))
     again = request("again", [*tokens, 1])
     stored = kv.find_stored(again, kv.find_prefix(again))
-    assert stored is not None
     assert stored.blocks == [NO_BLOCK] * 4 + [table[4], TO_LOAD]
     assert stored.keys == first.block_hashes[5:]
 
@@ -290,7 +283,6 @@ def test_what_the_host_tier_adds_to_a_prefix() -> None:
     again = request("again", [*tokens, 1])
     prefix = kv.find_prefix(again)
     stored = kv.find_stored(again, prefix)
-    assert stored is not None
     assert stored.blocks == [*prefix, TO_LOAD, TO_LOAD, TO_LOAD]
     assert stored.num_tokens == 4 * BLOCK
     assert stored.keys == first.block_hashes[1:]
@@ -311,11 +303,9 @@ def test_what_the_host_tier_adds_to_a_prefix() -> None:
     assert [load.slot == ON_DISK for load in loads] == [False, False, True]
     waiting = request("waiting", [*tokens, 2])
     found = kv.find_stored(waiting, kv.find_prefix(waiting))
-    assert found is not None
     assert found.arriving
     assert not kv.end_loads(loads, {loads[1].block})
     found = kv.find_stored(waiting, kv.find_prefix(waiting))
-    assert found is not None
     assert not found.arriving
     assert found.keys == stored.keys[:1]
     kv.check_integrity()
@@ -338,7 +328,6 @@ def test_a_single_block_in_the_host_tier_is_found() -> None:
     admit(kv, other)
     again = request("again", [1] * (BLOCK + 1))
     stored = kv.find_stored(again, kv.find_prefix(again))
-    assert stored is not None
     assert stored.keys == first.block_hashes
 
 

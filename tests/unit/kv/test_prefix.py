@@ -48,7 +48,6 @@ def test_discarded_states_are_never_found_again() -> None:
     first = request("first", [1] * 40)
     admit(kv, first)
     kv.begin_step()
-    assert kv.states is not None
     assert kv.states.usable(first.block_hashes) == 2
     kv.discard(first)
     assert kv.states.usable(first.block_hashes) == 0
@@ -72,8 +71,6 @@ def test_what_a_failed_step_computes_is_not_found_and_not_written() -> None:
     admit(kv, first)
     kv.begin_step()
     copies = kv.take_copies()
-    assert copies is not None
-    assert copies.states is not None
     assert (len(copies.saves), len(copies.states.saves)) == (2, 2)
     second = request("second", [2] * 40)
     admit(kv, second)
@@ -82,7 +79,6 @@ def test_what_a_failed_step_computes_is_not_found_and_not_written() -> None:
     assert not kv.has_saves
     kv.begin_step()
     assert kv.take_copies() is None
-    assert kv.states is not None
     assert kv.num_found(second) == kv.states.usable(second.block_hashes) == 0
     assert kv.num_found(first) == kv.states.usable(first.block_hashes) == 2
 
@@ -116,20 +112,16 @@ def test_loads_are_cancelled_where_they_come_from() -> None:
     loads = [BlockLoad(slot, block, b"") for block in (0, ~0) for slot in (ON_DISK, 0)]
     kv.cancel_loads(loads[2:])
     copies = kv.take_copies()
-    assert copies is not None
     assert copies.cancelled == []
     kv.cancel_loads(loads)
     for _ in range(2):  # again, if the step that was to cancel them fails
         copies = kv.take_copies()
-        assert copies is not None
-        assert copies.states is not None
         assert copies.cancelled == copies.states.cancelled == [0]
         kv.undo_copies(copies)
 
 
 def test_a_request_with_states_needs_slots_of_its_own() -> None:
     kv = recurrent()
-    assert kv.states is not None
     kv.states.pool.allocate(kv.states.pool.num_free - 2)
     asked = request("asked", [1] * 40)
     assert not kv.can_admit(asked, [], 0)
@@ -139,7 +131,6 @@ def test_a_request_with_states_needs_slots_of_its_own() -> None:
 def test_a_state_in_files_is_loaded_with_the_blocks_before_it() -> None:
     files = ModelledFiles(8)
     kv = recurrent(files)
-    assert kv.states is not None
     asked, again = request("asked", [1] * 65), request("again", [1] * 65)
     hashes = kv.hasher.extend(asked)
     for key in hashes:
@@ -147,7 +138,6 @@ def test_a_state_in_files_is_loaded_with_the_blocks_before_it() -> None:
     assert kv.find_stored(asked, []) is None  # without a state
     files.of_states.contents[hashes[1]] = np.zeros(0, np.uint64)
     stored = kv.find_stored(asked, [])
-    assert stored is not None
     assert (stored.blocks, stored.keys, stored.state) == ([TO_LOAD] * 2, hashes[:2], hashes[1])
     assert not kv.can_swap_out(asked, 0)
     table, loads = kv.admit_stored(asked, stored, 65)
@@ -156,7 +146,6 @@ def test_a_state_in_files_is_loaded_with_the_blocks_before_it() -> None:
         (hashes[0], table[0], False), (hashes[1], table[1], False), (hashes[1], start, True)
     ]  # fmt: skip
     waiting = kv.find_stored(again, [])
-    assert waiting is not None
     assert waiting.arriving
     assert kv.end_loads(loads, ())
     kv.enter(asked, 2 * BLOCK)
@@ -167,7 +156,6 @@ def test_a_state_in_files_is_loaded_with_the_blocks_before_it() -> None:
 def test_a_state_in_memory_is_loaded_behind_blocks_in_the_cache() -> None:
     """And enters the prefix cache with the last of them."""
     kv = recurrent(slots=4)
-    assert kv.states is not None
     first, again = request("first", [1] * 40), request("again", [1] * 40)
     admit(kv, first)
     blocks = kv.tables["first"][:2]
@@ -177,7 +165,6 @@ def test_a_state_in_memory_is_loaded_behind_blocks_in_the_cache() -> None:
     kv.states.pool.release(slots)
     assert kv.find_prefix(again) == []
     stored = kv.find_stored(again, [])
-    assert stored is not None
     assert (stored.blocks, stored.state) == (blocks, first.block_hashes[1])
     _, [load] = kv.admit_stored(again, stored, 40)
     assert load.of_state

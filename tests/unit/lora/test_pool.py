@@ -85,7 +85,6 @@ def test_numbers_say_what_was_loaded(
     assert len(adapter.deltas) == len(TARGETS)
     for delta in adapter.deltas:
         held = tables[delta.target.stem].get(number, delta.target.part)
-        assert held is not None
         assert held[0].tolist() == delta.a.tolist()
         assert held[1].tolist() == delta.b.tolist()
         assert held[2] == delta.scale == 2.0

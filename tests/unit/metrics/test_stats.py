@@ -121,7 +121,6 @@ def test_stages_are_counted() -> None:
         step = scheduler()
         step.stages = [StageStats(1.5, 0.25, 4000, 9), StageStats(2.0 + replica)]
         stats.of(replica).on_step(step, 1.0)
-    assert stats.scheduler is not None
     assert stats.scheduler.stages == [StageStats(3.0, 0.5, 8000, 18), StageStats(5.0)]
     found = {
         (sample.name, sample.labels["stage"]): sample.value

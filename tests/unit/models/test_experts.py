@@ -199,8 +199,6 @@ class _Everything:
 
 def test_a_rank_has_a_part_of_every_expert(model: ModelConfig) -> None:
     share = shared_model(model, 0, 2).moe
-    assert share is not None
-    assert model.moe is not None
     assert (share.intermediate_size, share.shared_size) == (WIDTH // 2, 5)
     assert (share.num_experts, share.route) == (EXPERTS, model.moe.route)
 

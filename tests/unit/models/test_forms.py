@@ -47,7 +47,6 @@ def test_dummy_weights_and_their_bytes(name: str, tied: bool) -> None:
             continue
         for part, form in zip(parts, wanted, strict=True):
             assert isinstance(part, QuantizedWeight)
-            assert form is not None
             assert str(part.codes.dtype) == form.codes
             assert (part.bits, part.group) == (form.bits, form.group)
             if part.codes.dtype == np.uint8:

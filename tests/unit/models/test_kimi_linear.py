@@ -37,7 +37,6 @@ def test_both_spellings_are_one_model() -> None:
     assert model == model_config(WRITTEN)
     assert model.layers_with("attention") == [1, 5]
     assert model.rope is None
-    assert model.moe is not None
     assert (model.moe.shared_size, model.moe.layers) == (48, (False, False, *[True] * 4))
     assert not model.moe.route.renormalize
 

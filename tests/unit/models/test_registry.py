@@ -62,7 +62,6 @@ def test_needs_no_torch() -> None:
 @pytest.mark.parametrize("name", preset_names())
 def test_presets_are_understood(name: str) -> None:
     config = preset_config(name)
-    assert config is not None
     model = model_config(config)
     assert model.architecture == config["model_type"]
     assert model.vocab_size == config["vocab_size"]
@@ -78,7 +77,6 @@ def test_llama_defaults() -> None:
     model = model_config(LLAMA)
     assert model.architecture == "llama"
     assert (model.num_key_value_heads, model.head_dim) == (4, 16)
-    assert model.rope is not None
     assert (model.rope.theta, model.rope.rotary_dim, model.rope.scaling) == (1e4, 16, "default")
     assert (model.dtype, model.norm_eps) == ("float32", 1e-6)
     assert not any((model.qkv_bias, model.output_bias, model.mlp_bias, model.qk_norm))
@@ -128,7 +126,6 @@ def test_llama_options() -> None:
 )
 def test_both_spellings(fields: dict[str, Any]) -> None:
     model = model_config(LLAMA | fields)
-    assert model.rope is not None
     assert (model.rope.theta, model.rope.scaling) == (5e5, "linear")
     assert model.rope.params == {"factor": 2.0}
     assert model.dtype == "float16"
@@ -140,7 +137,6 @@ def test_lengths_that_scaling_stretches() -> None:
     dynamic = {"rope_type": "dynamic", "factor": 2.0}
     model = model_config(LLAMA | {"rope_scaling": dynamic})
     assert model.max_position_embeddings == 512
-    assert model.rope is not None
     assert model.rope.params["original_max_position_embeddings"] == 256
     llama3 = {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}
     assert model_config(LLAMA | {"rope_scaling": llama3}).max_position_embeddings == 256
@@ -148,7 +144,6 @@ def test_lengths_that_scaling_stretches() -> None:
 
 def test_partial_rotary() -> None:
     model = model_config(phi3(partial_rotary_factor=0.5))
-    assert model.rope is not None
     assert model.rope.rotary_dim == 8
     with pytest.raises(UnsupportedModelError, match=r"partial_rotary_factor is 0\.5"):
         model_config(LLAMA | {"partial_rotary_factor": 0.5})
@@ -237,7 +232,6 @@ def test_phi3_s_rope_in_its_first_and_its_present_spelling(kind: str) -> None:
     factors = [float(i) for i in range(1, 9)]
     scaling = {"type": kind, "short_factor": [1.0] * 8, "long_factor": factors}
     found = model_config(phi3(rope_scaling=scaling, original_max_position_embeddings=64)).rope
-    assert found is not None
     assert found.scaling == "longrope"
     assert found.params["long_factor"] == factors
     assert found.params["original_max_position_embeddings"] == 64
@@ -254,8 +248,6 @@ def test_gemma_3_has_two_ropes_in_the_old_spelling_and_the_new() -> None:
     }
     assert model_config(old) == model_config(new)
     model = model_config(old)
-    assert model.rope is not None
-    assert model.local_rope is not None
     assert (model.rope.theta, model.rope.scaling) == (5e5, "linear")
     assert (model.local_rope.theta, model.local_rope.scaling) == (2e4, "default")
     assert model.sliding_layers == (True, True, False)

@@ -253,7 +253,6 @@ OWN: list[tuple[str, dict[str, Any]]] = [
 def test_overrides_take_effect_whatever_the_spelling(kind: str, own: dict[str, Any]) -> None:
     config = config_of(kind, own)
     before = model_config(config).rope
-    assert before is not None
 
     def rope(**given: Any) -> RopeConfig:
         found = model_config(overridden(config, given)).rope
@@ -281,8 +280,6 @@ def test_overrides_of_two_ropes() -> None:
 
         def thetas(config: dict[str, Any] = config, **given: Any) -> tuple[float, float, str]:
             model = model_config(overridden(config, given))
-            assert model.rope is not None
-            assert model.local_rope is not None
             return model.rope.theta, model.local_rope.theta, model.rope.scaling
 
         assert thetas() == (5e5, 2e4, "linear")

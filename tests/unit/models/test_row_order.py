@@ -27,7 +27,6 @@ ORDER = [8 * head + row for head in range(6) for row in HEAD] + list(range(48, 6
 
 def test_pairs_of_neighbours_become_halves() -> None:
     order = row_order(QKV)
-    assert order is not None
     assert order.tolist() == ORDER
 
 
@@ -75,7 +74,6 @@ def test_rows_have_the_factor_of_their_part() -> None:
 @pytest.mark.parametrize("name", ["int4_g32", "q4_k"])
 def test_scales_of_quantized_rows_have_their_factor(name: str) -> None:
     rounder = rounding(name).layers
-    assert rounder is not None
     whole = np.tile(drawn(), (1, 8))
     part = rounder.quantize(whole)
     parameter = msgspec.structs.replace(QKV, paired=0, factors=(2.0, 0.5, 4.0))

@@ -97,7 +97,6 @@ def test_the_base_of_a_towers_positions(kind: str) -> None:
     def base(**rope: Any) -> float:
         tower = config["vision_config"] | {"rope_parameters": rope}
         vision = model_config(config | {"vision_config": tower}).vision
-        assert vision is not None
         return vision.rope_theta
 
     assert base() == 10_000.0
@@ -118,11 +117,9 @@ def test_defaults_of_the_text_model_are_those_of_the_whole(
     text = config["text_config"] | {"rope_parameters": rope, "model_type": f"{kind}_text"}
     config = config | {"architectures": [f"{name}ForConditionalGeneration"]}
     found = model_config(config | {"text_config": text})
-    assert found.rope is not None
     assert (found.rope.theta, found.norm_eps) == (base, eps)
     own = text | {"rope_parameters": rope | {"rope_theta": 7e3}, "rms_norm_eps": 1e-3}
     found = model_config(config | {"text_config": own})
-    assert found.rope is not None
     assert (found.rope.theta, found.norm_eps) == (7e3, 1e-3)
 
 
@@ -160,7 +157,6 @@ def test_mistral_small_as_it_is_published() -> None:
         "spatial_merge_size": 2, "vision_feature_layer": -1, "projector_hidden_act": "gelu",
     }  # fmt: skip
     found = model_config(config).vision
-    assert found is not None
     assert (found.image_size, found.learned_positions, found.num_layers) == (1540, 0, 24)
     assert found.connector == ((1024, "none"), (5120, "gelu"), (5120, "none"))
     with pytest.raises(UnsupportedModelError, match="vision_feature_layer is \\[-2, -1\\]"):

@@ -160,7 +160,6 @@ def test_what_a_checkpoint_means(case: str) -> None:
             continue
         assert len(quantized) == len(parts)
         for part, form in zip(quantized, forms[parameter.name], strict=True):
-            assert form is not None
             assert str(part.codes.dtype) == form.codes
             assert (part.bits, part.group) == (form.bits, form.group)
             assert (part.zero is not None) == (form.second in ("zero", "middle"))
@@ -194,7 +193,6 @@ def test_scales_of_a_cache_by_quarks_names() -> None:
 def test_blocks_that_rows_are_no_multiple_of() -> None:
     layer = packers.bnb4(np.random.default_rng(1), 4, 48)
     scheme = method(BNB).scheme("x")
-    assert scheme is not None
     tensors = {name: tensor.numpy() for name, tensor in layer.tensors.items()}
     assert np.array_equal(scheme.read(tensors, 4, 48).dequantize(), layer.weight)
     assert scheme.form(48).group == 16

@@ -103,7 +103,6 @@ def read(form: str, weights: dict[str, Any], tensors: dict[str, Tensor], **more:
         "quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group},
     })  # fmt: skip
     scheme = how.scheme("model.layers.0.mlp.up_proj")
-    assert scheme is not None
     specs, stored = scheme.stored(N, K), TensorWeights(tensors)
     arrays: dict[str, HostArray] = {}
     for name, info in stored.tensors.items():
@@ -176,7 +175,6 @@ def test_static_activations() -> None:
     group = {"targets": ["Linear"], "weights": weights, "input_activations": how}
     config = {"quant_method": "compressed-tensors", "format": form, "config_groups": {"g": group}}
     scheme = method(config).scheme("x")
-    assert scheme is not None
     assert not scheme.form(K).float_activations
     arrays = {name: t.numpy() for name, t in tensors.items()}
     assert scheme.read(arrays, N, K).input_scale == 0.5
@@ -184,5 +182,4 @@ def test_static_activations() -> None:
     assert scheme.read(arrays, N, K).input_scale is None
     del group["input_activations"]
     alone = method(config).scheme("x")
-    assert alone is not None
     assert alone.form(K).float_activations

@@ -105,7 +105,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises((CheckpointError, UnsupportedModelError), match=message) as caught:
         method(config)
-    assert caught.value.param is not None
     assert caught.value.param.startswith("quantization_config.")
 
 
@@ -134,10 +133,8 @@ def test_configurations_that_do_not_name_their_method() -> None:
     assert quantization_config({}) is None
     assert quantization_config({"quantization_config": None}) is None
     found = quantization_config({"quantization_config": {"load_in_8bit": True}})
-    assert found is not None
     assert found["quant_method"] == "bitsandbytes"
     found = quantization_config({"compression_config": {"config_groups": {}}})
-    assert found is not None
     assert found["quant_method"] == "compressed-tensors"
     inner = {"quantization_config": {"quant_method": "awq"}}
     assert quantization_config({"text_config": inner}) == {"quant_method": "awq"}

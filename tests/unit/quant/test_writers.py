@@ -27,7 +27,6 @@ def read(case: str) -> tuple[npt.NDArray[Any], dict[str, npt.NDArray[Any]]]:
         names = [name for name in stored if name.startswith(case + ".")]
         tensors = {name.removeprefix(case + "."): file.get_tensor(name) for name in names}
         scheme = method(json.loads(file.metadata()[case])).scheme(LAYER)
-    assert scheme is not None
     specs = scheme.stored(*SHAPE)
     sides = {}
     for name in tensors.keys() & specs.keys():

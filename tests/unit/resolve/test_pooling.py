@@ -28,7 +28,6 @@ def changed(folder: Path, preset: str, **changes: Any) -> str:
 
 def test_an_encoder_pools_and_keeps_nothing() -> None:
     config = config_of()
-    assert config.pooling is not None
     assert (config.pooling.task, config.pooling.pooling_type) == ("embed", "CLS")
     assert config.pooling.normalize
     assert not config.enable_prefix_caching
@@ -40,7 +39,6 @@ def test_an_encoder_pools_and_keeps_nothing() -> None:
 def test_a_decoder_pools_where_it_is_told_to() -> None:
     assert config_of("qwen3-0.6b").pooling is None
     config = config_of("qwen3-0.6b", runner="pooling")
-    assert config.pooling is not None
     assert config.pooling.pooling_type == "LAST"
     assert config.enable_prefix_caching
     assert not config.model.lm_head
@@ -63,7 +61,6 @@ def test_classifiers(labels: Any, said: str | None, activation: str, tmp_path: P
         id2label=labels, sbert_ce_default_activation_function=said,
     )  # fmt: skip
     config = config_of(folder)
-    assert config.pooling is not None
     assert config.pooling.task == "classify"
     assert config.pooling.activation == activation
     assert config.model.num_labels == len(labels)
@@ -98,7 +95,6 @@ def test_activations(labels: int, said: dict[str, Any], activation: str, tmp_pat
     names = {str(i): str(i) for i in range(labels)}
     kind = {"architectures": ["BertForSequenceClassification"], "id2label": names}
     pooling = config_of(changed(tmp_path, "bge-small-en-v1.5", **kind, **said)).pooling
-    assert pooling is not None
     assert pooling.activation == activation
 
 
@@ -109,7 +105,6 @@ def test_a_cross_encoders_activation_goes_before_its_problem_type(tmp_path: Path
         sbert_ce_default_activation_function=IDENTITY,
     )  # fmt: skip
     found = resolve(engine_args(folder, {"load_format": "dummy"}), detect())
-    assert found.config.pooling is not None
     assert found.config.pooling.activation == "none"
     assert any("problem_type" in note for note in found.notes)
 
@@ -169,7 +164,6 @@ def test_a_decoder_that_looks_both_ways(tmp_path: Path) -> None:
     config = config_of(changed(tmp_path, "qwen3-0.6b", is_causal=False), runner="pooling",
                        max_model_len=512)  # fmt: skip
     assert not config.model.causal
-    assert config.pooling is not None
     assert config.pooling.pooling_type == "MEAN"
 
 
@@ -187,7 +181,6 @@ def test_a_decoder_that_looks_both_ways_generates_nothing(tmp_path: Path) -> Non
             config_of(folder)
     kind = {"architectures": ["Qwen3ForSequenceClassification"], "is_causal": False}
     pooling = config_of(changed(tmp_path, "qwen3-0.6b", **kind), max_model_len=512).pooling
-    assert pooling is not None
     assert pooling.pooling_type == "LAST"
 
 
@@ -196,5 +189,4 @@ def test_sizes_that_embeddings_may_have(tmp_path: Path) -> None:
         ({}, None), ({"is_matryoshka": True}, ()), ({"matryoshka_dimensions": [64, 128]}, (64, 128))
     ):  # fmt: skip
         pooling = config_of(changed(tmp_path, "bge-small-en-v1.5", **said)).pooling
-        assert pooling is not None
         assert pooling.matryoshka == expected

@@ -51,7 +51,6 @@ def test_replicas_for_prompts_and_for_answers() -> None:
     assert halves == args(4, prefill_replicas=1, decode_replicas=3)
     config = resolve(halves, MACHINE).config
     assert config.num_threads == 2
-    assert config.transfer is not None
     assert (config.transfer.role, config.transfer.prefill_replicas) == ("kv_both", 1)
     assert config.transfer.shares_memory
     assert config.tiers.directory is None

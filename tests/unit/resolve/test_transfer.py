@@ -85,11 +85,9 @@ def test_a_folder_that_others_made_is_refused(
 def test_replicas_share_memory_or_a_folder(flags: dict[str, Any], shares: bool) -> None:
     args = EngineArgs("m", prefill_replicas=1, decode_replicas=1, **flags)
     found, transfer = with_transfer(args, MODEL, [])
-    assert transfer is not None
     assert (transfer.shares_memory, found.kv_offloading_dir is None) == (shares, shares)
     recurrent = replace(MODEL, recurrent=ShortConvConfig(3, 8))
     _, transfer = with_transfer(args, recurrent, [])
-    assert transfer is not None
     assert not transfer.shares_memory
     kept, _ = with_transfer(replace(args, kv_offloading_dir="d"), MODEL, [])
     assert kept.kv_offloading_dir == "d"

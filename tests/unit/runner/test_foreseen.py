@@ -47,7 +47,6 @@ def test_all_stages_propose_what_the_last_one_drafted() -> None:
     states.append(slots[[0, 1, 3]], np.array([7, 8, 9]))
     output = ModelOutput(token_columns([[7], [8], [], [9]]))
     last.draft(states, now, slots, output, Stopwatch())
-    assert output.drafts is not None
     assert output.drafts.tolist() == [[100, 101, 102], [-1] * 3, [-1] * 3, [100, -1, -1]]
     first.note(states, slots, output.drafts)
     for stage in (last, first):

@@ -121,7 +121,6 @@ def test_a_plan_finds_the_arrays_of_the_last_step() -> None:
         inputs = builder.build(replace(decode, num_computed_tokens=np.array([position])), slots)
         states.append(slots, np.array([3]))
         meta, states_of = inputs.metadata, inputs.metadata.states
-        assert states_of is not None
         bound.append([
             inputs.input_ids, inputs.positions, inputs.sampling_rows, meta.query_start_loc,
             meta.seq_lens, meta.block_tables, meta.slot_mapping, states_of.state_from,

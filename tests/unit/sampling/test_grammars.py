@@ -62,7 +62,6 @@ def allowed(filler: MaskFiller, state: SamplingState, ahead: int = 0) -> set[int
     filler.begin([state])
     filler.end()
     edits = state.edits(VOCAB, ahead)
-    assert edits is not None
     logits = np.zeros(VOCAB, dtype=np.float32)
     edits.apply(logits)
     return set(np.flatnonzero(logits == 0).tolist())
@@ -116,7 +115,6 @@ def test_masks_behind_a_wrong_draft_allow_something(grammars: Grammars) -> None:
     guessed._token_ids[start : start + 2] = list(b"xy")
     guessed.num_drafts = 2
     allowed(filler, guessed)
-    assert guessed.matcher is not None
     masks = guessed.matcher.masks
     assert len(masks) == 3
     assert (masks[1:] == masks[0]).all()
@@ -179,7 +177,6 @@ def test_masks_asked_for_draft_by_draft_are_those_asked_for_at_once(grammars: Gr
             matcher.fill(row.output, asked.astype(np.int32))
         again = state("{")
         allowed(filler, again)
-        assert again.matcher is not None
         again.matcher.fill(again.output, asked.astype(np.int32))
         rows = 1 + len(asked)
         assert (one.masks[:rows] == again.matcher.masks[:rows]).all()
@@ -296,7 +293,6 @@ def test_each_row_has_a_mask_of_its_own(grammars: Grammars) -> None:
     masks = []
     for row in states:
         edits = row.edits(VOCAB)
-        assert edits is not None
         logits = np.zeros(VOCAB, dtype=np.float32)
         edits.apply(logits)
         masks.append(text_of(set(np.flatnonzero(logits == 0).tolist())))
@@ -305,7 +301,6 @@ def test_each_row_has_a_mask_of_its_own(grammars: Grammars) -> None:
 
 def test_the_tokenizer_is_prepared_once(grammars: Grammars) -> None:
     loading = grammars.prepare_tokenizer()
-    assert loading is not None
     assert loading.result() is grammars.tokenizer()
     assert grammars.prepare_tokenizer() is None
 
@@ -314,7 +309,6 @@ def test_nothing_is_compiled_after_a_shutdown(grammars: Grammars) -> None:
     grammars.shutdown()
     late = state()
     MaskFiller(grammars).begin([late])
-    assert late.fault is not None
     assert "after shutdown" in late.fault
 
 
@@ -343,7 +337,6 @@ def test_the_end_is_the_last_token_of_any_vocabulary(vocab_size: int) -> None:
         filler.begin([row])
         filler.end()
         edits = row.edits(vocab_size)
-        assert edits is not None
         logits = np.zeros(vocab_size, dtype=np.float32)
         edits.apply(logits)
         assert np.flatnonzero(logits == 0).tolist() == [end]
@@ -369,7 +362,6 @@ def test_what_native_code_is_at_is_noted_while_it_runs(
     assert marked._marks.qsize() == COMPILE_THREADS  # nobody waits for another's
     filler, row = MaskFiller(marked), state("{")
     allowed(filler, row)
-    assert row.matcher is not None
     noted = []
     monkeypatch.setattr(row.matcher, "_follow", lambda *tokens: noted.extend(read_notes(path)))
     filler.begin([row])

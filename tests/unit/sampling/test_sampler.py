@@ -229,7 +229,6 @@ def test_masks_that_leave_nothing_are_that_requests_error(ops: Ops) -> None:
     result = sample(ops, rows(0, 2), [state(**nothing), state(temperature=0.0)])
     assert list(result.errors) == [0]
     refusal = refusal_of(result.errors[0])
-    assert refusal is not None
     assert refusal.param == "allowed_token_ids"
     assert "allowed_token_ids and bad_words" in str(refusal)
 

@@ -146,7 +146,6 @@ def test_a_forced_token_is_the_only_one_whatever_else_is_asked() -> None:
     filler.begin([row])
     filler.end()
     edits = row.edits(VOCAB)
-    assert edits is not None
     assert edits.allowed is None
     assert EOS in edits.banned
 

@@ -217,7 +217,6 @@ class Exact:
     def seconds(
         self, num_tokens: int, num_seqs: int, context_tokens: int, attended: int | None = None
     ) -> float:
-        assert attended is not None
         return (
             self.per_token * num_tokens
             + self.per_seq * num_seqs

@@ -82,7 +82,6 @@ def test_blocks_that_are_loaded_or_lost() -> None:
         events(s, 1.0)
     s.add(request("a2", 7 * BLOCK, max_tokens=2))
     batch = s.schedule(3.0)
-    assert batch.block_copies is not None
     lost = [load.block for load in batch.block_copies.loads]
     outputs = s.update(batch, sampled(s, batch, 5, failed_loads=lost), 4.0)
     assert [_plain(e) for e in outputs.events] == [

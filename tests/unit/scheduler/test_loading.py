@@ -96,7 +96,6 @@ def test_a_request_runs_in_the_step_after_its_loads() -> None:
     s, again = evicted()
     loading = s.schedule(0.0)
     assert loading.empty
-    assert loading.block_copies is not None
     assert len(loading.block_copies.loads) == 6
     assert again.num_cached_tokens == 6 * BLOCK
     compute(s, loading)
@@ -127,11 +126,9 @@ def test_who_needs_what_is_being_loaded_waits_for_it() -> None:
     s, _ = evicted()
     s.add(request("a3", 7 * BLOCK, max_tokens=2))
     loading = s.schedule(0.0)
-    assert loading.block_copies is not None
     assert len(loading.block_copies.loads) == 6
     compute(s, loading)
     finish(s)
-    assert s.kv.tier is not None
     assert s.kv.tier.stats().loaded == 6
 
 
@@ -145,11 +142,9 @@ def test_a_step_loads_no_more_prefixes_than_it_may_compute_tokens() -> None:
     for name in ("a2", "b2", "c2"):
         s.add(request(name, 9 * BLOCK, max_tokens=1))
     first = s.schedule(0.0)
-    assert first.block_copies is not None
     assert len(first.block_copies.loads) == 16  # two of them: the budget is 200 tokens
     compute(s, first)
     finish(s)
-    assert s.kv.tier is not None
     assert s.kv.tier.stats().loaded == 24
 
 
@@ -202,10 +197,8 @@ def test_loads_come_with_blocks_for_what_one_step_computes() -> None:
 def test_a_failed_load_is_computed_again() -> None:
     s, again = evicted()
     loading = s.schedule(0.0)
-    assert loading.block_copies is not None
     compute(s, loading, [loading.block_copies.loads[2].block])
     retry = s.schedule(0.0)
-    assert retry.block_copies is not None
     assert len(retry.block_copies.loads) == 2  # as far as it is whole
     compute(s, retry)
     running = s.schedule(0.0)
@@ -242,7 +235,6 @@ def test_an_abort_while_loading_frees_the_blocks(when: str) -> None:
         compute(s, loading)
     s.add(request("a3", 7 * BLOCK, max_tokens=2))  # nobody loads it any more, so it may
     finish(s)
-    assert s.kv.tier is not None
     assert s.kv.tier.stats().loaded == (12 if when == "before" else 6)
 
 
@@ -276,7 +268,6 @@ def test_a_step_that_fails_for_its_loads_is_not_made_again(kind: str) -> None:
     waiting = s.requests[name]
     step = s.schedule(0.0)
     assert step.empty
-    assert step.block_copies is not None
     assert step.block_copies.loads
     assert s.fail(step, "the copy failed", 0.0).outputs == []
     s.check_integrity()
@@ -299,7 +290,6 @@ def test_loads_of_a_step_that_was_not_begun_are_tried_again() -> None:
     assert s.schedule(0.0).block_copies is not None
     s.fail(first, "the kernel crashed", 0.0)
     again = s.schedule(0.0)
-    assert again.block_copies is not None
     assert len(again.block_copies.loads) == 6
     compute(s, again)
     finish(s)
@@ -353,7 +343,6 @@ def test_who_loads_has_a_seat(seats: int) -> None:
         s.add(request(name, 3 * BLOCK, max_tokens=1))
     first = s.schedule(0.0)
     assert len(s.kv.tables) == seats
-    assert first.block_copies is not None
     assert len(first.block_copies.loads) == 2 * seats
     assert first.empty
     compute(s, first)
@@ -388,7 +377,6 @@ def test_a_prefix_is_loaded_while_any_of_the_budget_is_left(budget: int, loaded:
     for name in ("a2", "b2"):
         s.add(request(name, 9 * BLOCK, max_tokens=1))
     step = s.schedule(0.0)
-    assert step.block_copies is not None
     assert len(step.block_copies.loads) == loaded
     compute(s, step)
     finish(s)

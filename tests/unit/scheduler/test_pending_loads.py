@@ -47,7 +47,6 @@ def land(
 
 def loads(step: SchedulerOutput) -> list[int]:
     """The blocks into which a step begins to load."""
-    assert step.block_copies is not None
     assert all(load.slot == AT_PEER for load in step.block_copies.loads)
     return [load.block for load in step.block_copies.loads]
 

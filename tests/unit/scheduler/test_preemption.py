@@ -16,7 +16,6 @@ from tests.unit.scheduler.test_loading import BLOCK, Copying, compute, finish, m
 
 def test_a_swapped_request_goes_on_where_it_was() -> None:
     s = preempted("swap")
-    assert s.kv.tier is not None
     tier = s.kv.tier.stats()
     assert (tier.swap_preemptions, tier.swapped_out, tier.num_requests_swapped) == (1, 2, 1)
     behind = s.requests["b"]
@@ -32,7 +31,6 @@ def test_a_request_without_computed_tokens_has_nothing_to_swap() -> None:
     s.add(request("a", 1))
     s.schedule(0.0)
     s._preemption.preempt_last()
-    assert s.kv.tier is not None
     assert s.kv.tier.stats().num_requests_swapped == 0
 
 
@@ -56,7 +54,6 @@ def test_swapped_blocks_that_cannot_be_loaded_are_computed_again() -> None:
         copies = step.block_copies
         compute(s, step, [load.block for load in copies.loads] if copies else [])
     assert behind.num_output_tokens == 20
-    assert s.kv.tier is not None
     tier = s.kv.tier.stats()
     assert (tier.swapped_in, tier.failed) == (2, 2)  # tried once
     assert (tier.slots_used, tier.num_requests_swapped) == (0, 0)
@@ -64,14 +61,12 @@ def test_swapped_blocks_that_cannot_be_loaded_are_computed_again() -> None:
 
 def test_blocks_are_swapped_out_where_no_cost_is_known() -> None:
     s = preempted("auto")
-    assert s.kv.tier is not None
     assert s.kv.tier.stats().swapped_out == 2
     finish(s)
 
 
 def test_recompute_keeps_nothing() -> None:
     s = preempted("recompute")
-    assert s.kv.tier is not None
     assert s.kv.tier.stats().swapped_out == 0
     finish(s)
 
@@ -79,7 +74,6 @@ def test_recompute_keeps_nothing() -> None:
 def test_an_abort_gives_swap_slots_back() -> None:
     s = preempted("swap")
     s.abort(["b"])
-    assert s.kv.tier is not None
     assert s.kv.tier.stats().slots_used == 0
     s.check_integrity()
 
@@ -92,7 +86,6 @@ def test_slow_copies_are_made_only_if_they_are_asked_for(
 ) -> None:
     s = preempted(mode, Copying(seconds))
     s.reset_prefix_cache()
-    assert s.kv.tier is not None
     finish(s)
     tier = s.kv.tier.stats()
     assert (tier.swapped_out, tier.swapped_in) == (swapped, swapped)
@@ -106,7 +99,6 @@ def test_a_prompt_that_is_swapped_out_between_chunks_goes_on_there() -> None:
     s._preemption.preempt_last()
     s.kv.pool.forget_all()
     loading = s.schedule(0.0)
-    assert loading.block_copies is not None
     assert len(loading.block_copies.loads) == 2
     compute(s, loading)
     assert s.schedule(0.0).num_computed_tokens.tolist() == [2 * BLOCK]
@@ -120,7 +112,6 @@ def test_a_swapped_block_that_is_not_full_is_not_shared() -> None:
     assert s.requests["a"].num_tokens == 2 * BLOCK
     s._preemption.preempt_last()
     loading = s.schedule(0.0)
-    assert loading.block_copies is not None
     assert len(loading.block_copies.loads) == 1
     compute(s, loading)
     longer = request("a2", 3 * BLOCK)
@@ -144,7 +135,6 @@ def test_swapped_blocks_outlive_the_failure_of_somebody_else() -> None:
     s.repair(step, result, set(), 0.0)
     s.check_integrity()
     again = s.schedule(0.0)
-    assert again.block_copies is not None
     assert again.block_copies.loads
     compute(s, again)
     finish(s)
@@ -156,7 +146,6 @@ def test_the_host_tier_needs_room_only_for_what_is_computed() -> None:
     compute(s, s.schedule(0.0))
     s.schedule(0.0)  # the next token has a block, too
     s._preemption.preempt_last()
-    assert s.kv.tier is not None
     assert s.kv.tier.stats().swapped_out == 2
 
 
@@ -197,7 +186,6 @@ def test_what_a_lost_request_was_to_compute_is_kept_nowhere() -> None:
     s.check_integrity()
     assert s.requests["b"].num_preemptions == 1
     assert s.kv.find_prefix(request("b2", 3 * BLOCK)) == []
-    assert s.kv.tier is not None
     assert s.kv.tier.stats().swapped_out == 0
 
 

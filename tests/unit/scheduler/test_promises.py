@@ -43,7 +43,6 @@ def test_only_a_request_with_promised_blocks_ends_with_its_loads() -> None:
     kv = KVCacheManager(CacheConfig(BLOCK, 8))
     ended = promised(BLOCK, 1)
     output = Promises(kv, fails=True).broken(ended)
-    assert output is not None
     assert (output.request_id, output.finish_reason) == ("r", FinishReason.ERROR)
     assert ended.finish_reason is FinishReason.ERROR
     assert Promises(kv, fails=True).broken(promised(BLOCK, 0)) is None
@@ -85,7 +84,6 @@ def test_a_request_ends_with_its_promise() -> None:
     assert not s.has_unfinished()
     s.add(asked)
     batch = s.schedule(0.0)
-    assert batch.block_copies is not None
     failed = [batch.block_copies.loads[1].block]
     (output,) = s.update(batch, sampled(s, batch, 5, failed_loads=failed), 0.0).outputs
     assert (output.request_id, output.finish_reason) == ("r", FinishReason.ERROR)

@@ -27,7 +27,6 @@ def test_rows_and_versions() -> None:
     a, b, c = (Admitted(new, [0], 0, 4, 0, 0) for new in requests)
     assert running.add([b, c]) is None  # no row has moved
     moved = running.add([a])
-    assert moved is not None
     assert moved.tolist() == [1, 2, 0]
     assert running.rows_of([requests[2], request("d", 4), requests[0]]).tolist() == [2, -1, 0]
     assert running.version not in (0, first)
@@ -164,7 +163,6 @@ def drafting(most: int = 3) -> Scheduler:
 
 def test_what_drafts_are_chosen_from(monkeypatch: pytest.MonkeyPatch) -> None:
     s = drafting()
-    assert s._depth is not None
     asked, choose = [], s._depth.choose
 
     def spy(running: Any, decodes: Any, budget: int, *, mixed: bool) -> Any:
@@ -188,7 +186,6 @@ def test_the_first_step_behind_a_prompt_drafts() -> None:
     s.add(request("a", 4, max_tokens=50))
     step(s)
     batch = s.schedule(0.0)
-    assert batch.max_new_tokens is not None
     assert batch.max_new_tokens.tolist() == [4]
 
 
@@ -197,7 +194,6 @@ def test_a_choice_of_no_drafts_holds_until_a_request_joins(monkeypatch: pytest.M
         "ngram", 3, num_speculative_tokens_per_batch_size=((1, 1, 0), (2, 9, 3))
     )
     s = new(seats=2, speculative=fixed)
-    assert s._depth is not None
     asked, choose = [], s._depth.choose
 
     def spy(*args: Any, mixed: bool) -> Any:
@@ -213,7 +209,6 @@ def test_a_choice_of_no_drafts_holds_until_a_request_joins(monkeypatch: pytest.M
     step(s)
     assert len(asked) == 1 + 3
     batch = s.schedule(0.0)
-    assert batch.max_new_tokens is not None
     assert batch.max_new_tokens.tolist() == [4, 4]
     s.update(batch, sampled(s, batch, 5), 0.0)
 
@@ -229,7 +224,6 @@ def test_drafts_come_with_each_pass(waits: bool) -> None:
     batch = s.schedule(0.0, num_steps=2)
     passes = 1 if waits else 2
     assert batch.num_passes == passes
-    assert batch.max_new_tokens is not None
     assert batch.max_new_tokens.tolist() == [4 * passes, 4 * passes]
 
 
@@ -271,7 +265,6 @@ def test_a_prompt_has_no_drafts() -> None:
     step(s)
     batch = s.schedule(0.0)
     assert batch.request_ids == ["a", "b"]
-    assert batch.max_new_tokens is not None
     assert batch.max_new_tokens.tolist() == [4, 1]
 
 

@@ -100,7 +100,6 @@ async def test_an_engine_that_has_done_nothing_has_its_kv_cache() -> None:
     async with running() as app, dashboard(app) as viewer:
         snapshot = await viewer.next()
         metrics = await samples(app)
-    assert snapshot is not None
     num_blocks = app.core.config.num_blocks
     assert snapshot["stats"]["kv_blocks_total"] == num_blocks == metrics["quire:kv_blocks free"]
     assert metrics["vllm:kv_cache_usage_perc"] == 0
@@ -195,7 +194,6 @@ async def test_who_does_not_read_holds_up_nobody() -> None:
         late = [await slow.next() for _ in range(3)]
     assert times == sorted(set(times))
     assert first is not None
-    assert late[2] is not None
     assert late[2]["now"] >= times[-1]  # what came between was not kept
 
 

@@ -79,7 +79,6 @@ async def test_every_token_has_its_interval(app: Running) -> None:
     await asyncio.gather(*(app.complete(prompt=p, max_tokens=60, ignore_eos=True) for p in prompts))
     lanes = [t.lane() for t in app.engine.timelines.recent(0.0, 99)]
     scheduler = app.engine.stats.scheduler
-    assert scheduler is not None
     assert scheduler.num_preemptions > 0
     assert len(lanes) == 20
     kinds = [span[0] for lane in lanes for span in lane.spans]
@@ -92,7 +91,6 @@ async def test_every_token_has_its_interval(app: Running) -> None:
         ends = [end for _, _, end, _ in lane.spans]
         assert None not in ends
         for (_, _, end, _), (_, start, _, _) in zip(lane.spans, lane.spans[1:], strict=False):
-            assert end is not None
             assert start >= end
 
 

@@ -86,8 +86,6 @@ async def test_an_answer_that_is_cut_off_anywhere(parser: str) -> None:
             answer = {"role": "assistant", "content": block["content"]}
             counted = await anthropic(app, "/count_tokens", messages=[HI, answer, told[-1]])
             assert again.usage is not None
-            assert sent_back.usage is not None
-            assert gone_on.usage is not None
             assert sent_back.usage.input_tokens == gone_on.usage.input_tokens
             if parser != "hermes":  # whose text between its calls the APIs do not place alike
                 assert again.usage.prompt_tokens == counted["input_tokens"]
@@ -109,7 +107,6 @@ async def test_an_answer_without_text(answer: dict[str, Any], rendered: str) -> 
         chat = client_of(app)
         messages: Any = [HI, {"role": "assistant", **answer}, HI]
         body = await chat.chat.completions.create(model=MODEL, messages=messages, max_tokens=1)
-        assert body.usage is not None
         assert body.usage.prompt_tokens == len(f"user:Hi{rendered}user:Hi")
 
 
@@ -138,7 +135,6 @@ async def test_arguments_reach_the_template(arguments: Any, shown: str) -> None:
                 {"role": "tool", "content": "sunny", **result},
             ]
             body = await chat.chat.completions.create(model=MODEL, messages=messages, max_tokens=1)
-            assert body.usage is not None
             assert body.usage.prompt_tokens == expected
         if isinstance(arguments, dict):
             return
@@ -149,7 +145,6 @@ async def test_arguments_reach_the_template(arguments: Any, shown: str) -> None:
                 {"type": "function_call_output", "call_id": call_id, "output": "sunny"},
             ]
             told = await chat.responses.create(model=MODEL, input=items, max_output_tokens=1)
-            assert told.usage is not None
             assert told.usage.input_tokens == expected
 
 

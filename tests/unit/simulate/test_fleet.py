@@ -129,7 +129,6 @@ def test_prompts_and_answers_on_replicas_of_their_own() -> None:
     work = load(60, rate=30.0, input_len=600, num_prefixes=2, prefix_len=64, seed=3)
     router = CacheAwareRouter(3, cost, block_size=base.block_size, max_num_seqs=8)
     sender = halved(fleet, router, messages(work), cost)
-    assert sender is not None
     outcome = simulate(work, fleet, dispatch=sender)
     assert (outcome.tokens == work.output_lens).all()
     assert (outcome.first > outcome.sent).all()

@@ -38,7 +38,6 @@ def test_amds_first_gpu(nodes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "2")
     found = amd_gpu(nodes)
-    assert found is not None
     assert (found.arch, found.count, found.device) == ("gfx90a", 1, "cuda")
     for hidden in ("", "-1", "7"):
         monkeypatch.setenv("HIP_VISIBLE_DEVICES", hidden)
@@ -62,6 +61,5 @@ def test_apples_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     monkeypatch.setattr(other_gpus.os, "sysconf", lambda name: 2**14 if "SIZE" in name else 2**20)
     found = apple_gpu()
-    assert found is not None
     assert (found.kind, found.device, found.memory_bytes) == ("mps", "mps", 2**35 // 3)
     assert found.name.startswith("Apple")

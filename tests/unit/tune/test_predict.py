@@ -45,8 +45,6 @@ def test_it_learns_what_the_machine_gives() -> None:
 def test_it_knows_the_better_configuration() -> None:
     prophet = simulator()
     bad, good = prophet.predict(BAD), prophet.predict(GOOD)
-    assert bad is not None
-    assert good is not None
     assert good.goodput > 1.2 * bad.goodput
     assert good.attainment >= 0.95
     assert prophet.predict(GOOD) is good

@@ -259,7 +259,6 @@ def test_a_host_with_many_addresses_has_the_whole_time_to_answer(
         pytest.raises(InvalidRequestError, match="status 404"),
     ):
         load(Media("good.test"), f"http://good.test:{port}/")
-    assert given[0] is not None
     assert given[0] > fetch.SECONDS / 2
 
 

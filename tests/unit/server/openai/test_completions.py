@@ -274,7 +274,6 @@ async def test_a_prompt_as_embeddings() -> None:
         refused = await app.complete(prompt="", prompt_embeds=file(3, 8))
         assert "--enable-prompt-embeds" in refused.json()["error"]["message"]
         processor = app.engine._intake.processor
-        assert processor is not None
         processor.config = replace(processor.config, enable_prompt_embeds=True)
         body = (await app.complete(prompt="", prompt_embeds=[file(3, 8), file(5, 8)])).json()
         # The model without weights goes on from the last token, which is none.
