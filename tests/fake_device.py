@@ -136,6 +136,10 @@ class FakeDevice(TorchAccelerator):
     _used: dict[int, int] = field(default_factory=dict)
     _tape: list[Callable[[], object]] | None = None
 
+    @property
+    def capturing(self) -> bool:
+        return self._tape is not None
+
     def pinned(self, nbytes: int) -> Tensor:
         with _disable_current_modes():
             memory = torch.zeros(nbytes, dtype=torch.uint8)

@@ -14,7 +14,7 @@ from tests.fake_device import FakeDevice
 from tests.golden.test_device import ARCHITECTURES, LIMITS
 from tests.golden.tiny_models import save_byte_tokenizer
 from tests.golden.tiny_recurrent import RECURRENT_MODELS
-from tests.triton.compiling import INTEGERS
+from tests.triton.fake_card import INTEGERS
 from tests.triton.on_fake_device import launching
 
 SOON = ("qwen3", "gpt-oss", "deepseek-v3", "lfm2")

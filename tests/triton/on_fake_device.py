@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from torch import Tensor
 from triton.runtime.interpreter import InterpretedFunction
 
 from quire.ops.triton import launch
@@ -36,13 +37,17 @@ def launching(
     launches, interpret = Launches(run), InterpretedFunction.run
 
     def launched(self: Any, *args: Any, grid: Any, warmup: bool, **given: Any) -> None:
+        name = self.fn.__name__
+        if any(isinstance(a, Tensor) and not isinstance(a, OnDevice) for a in args):
+            raise device.wrong(f"{name}: Triton cannot access a pointer (cpu tensor?)")
+
         def work() -> None:
-            if launches.run or self.fn.__name__ in NEEDED:
+            if launches.run or name in NEEDED:
                 there = [a.there if isinstance(a, OnDevice) else a for a in args]
                 interpret(self, *there, grid=grid, warmup=warmup, **given)
 
         shapes = [tuple(a.shape) if isinstance(a, OnDevice) else a for a in args]
-        launches.seen.append((self.fn.__name__, grid, *shapes, *sorted(map(str, given.items()))))
+        launches.seen.append((name, grid, *shapes, *sorted(map(str, given.items()))))
         device.launch(work, [a for a in args if isinstance(a, OnDevice)])
 
     with monkeypatch.context() as patch:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from tests.e2e.tiny_model import write_tiny_model
 
 
 @pytest.mark.slow
@@ -23,3 +26,15 @@ def test_kernels_compile(target: str) -> None:
         "narrow", "ties", "scores", "settle", "route", "group", "heads",
     ):  # fmt: skip
         assert kernel in done.stdout
+
+
+@pytest.mark.slow
+def test_a_start_up_to_the_driver(tmp_path: Path) -> None:
+    """Prompts, decode steps and their graphs; drawn tokens and greedy ones."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    model = str(write_tiny_model(tmp_path))
+    command = [sys.executable, "-m", "tests.triton.starting", "90", model]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "launches of" in done.stdout
+    assert "Error" not in done.stderr

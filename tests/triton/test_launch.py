@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from triton.runtime.errors import PTXASError
 
 from quire.core.errors import ConfigError
 from quire.ops.device import CPU
@@ -14,6 +16,13 @@ from quire.ops.triton import launch
 
 OLD = "gfx90a:sramecc+:xnack-"
 CARD: Any = SimpleNamespace(is_host=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> Iterator[None]:
+    launch.card.cache_clear()
+    yield
+    launch.card.cache_clear()
 
 
 def test_the_cpu_needs_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,51 +34,107 @@ def test_the_cpu_needs_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
         launch.check(CPU)
 
 
-def test_an_old_gpu_or_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton compiles a module of its own before the first kernel."""
+@pytest.fixture
+def on_card(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Triton's driver, of a card that is not there: kernels end with `answer`."""
+    properties = {"max_shared_mem": 64 * 1024, "multiprocessor_count": 304}
+    driver = SimpleNamespace(
+        get_current_target=lambda: None,
+        utils=SimpleNamespace(get_device_properties=lambda number: properties),
+        answer=None,
+    )
 
-    def target() -> None:
-        if failing:
-            raise failing[0]
+    class Fill:
+        def __getitem__(self, grid: object) -> Any:
+            def run(ids: torch.Tensor, *args: object, **given: object) -> None:
+                assert int(ids[0]) >= 0  # which it leaves alone
+                if driver.answer is not None:
+                    raise driver.answer
 
-    failing: list[Exception] = []
-    active = SimpleNamespace(get_current_target=target)
-    runtime = SimpleNamespace(driver=SimpleNamespace(active=active))
+            return run
+
+    runtime = SimpleNamespace(driver=SimpleNamespace(active=driver))
     monkeypatch.setattr(launch, "triton", SimpleNamespace(runtime=runtime))
+    monkeypatch.setattr(launch, "fill", Fill())
     monkeypatch.setattr(launch, "interpreted", lambda: False)
+    ones = torch.ones(1, dtype=torch.int64)
+    monkeypatch.setattr(torch, "full", lambda *given, **more: ones)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    return driver
+
+
+def test_an_old_gpu(on_card: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     with pytest.raises(ConfigError, match=r"capability 8\.0; this GPU has 7\.5"):
         launch.check(CARD)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     launch.check(CARD)
-    failing.append(RuntimeError("Failed to find C compiler."))
-    with pytest.raises(ConfigError, match="Failed to find C compiler") as caught:
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("Failed to find C compiler."),
+        AssertionError("libcuda.so cannot found!"),  # as Triton has it
+        ImportError("cuda_utils.so: undefined symbol: cuGetErrorString"),
+        FileNotFoundError("/sbin/ldconfig"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_compiler(
+    error: Exception, on_card: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton compiles a module of its own before the first kernel."""
+
+    def target() -> None:
+        raise error
+
+    on_card.get_current_target = target
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    with pytest.raises(ConfigError, match=str(error)) as caught:
         launch.check(CARD)
     assert "python3-dev" in str(caught.value)
 
 
-def test_amds_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They get the launches of capability 8.0, whatever torch says of theirs, and their own
-    shared memory."""
-    active = SimpleNamespace(get_current_target=lambda: None)
-    runtime = SimpleNamespace(driver=SimpleNamespace(active=active))
-    device = torch.device("cuda", 7)
-    for cached in (launch.capability, launch.overlap, launch.shared_bytes):
-        cached.cache_clear()
-    with monkeypatch.context() as patched:
-        patched.setattr(launch, "triton", SimpleNamespace(runtime=runtime))
-        patched.setattr(launch, "interpreted", lambda: False)
-        patched.setattr(torch.version, "hip", "7.0")
-        patched.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 4))
-        properties = SimpleNamespace(gcnArchName="gfx942:sramecc+:xnack-")
-        patched.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
+@pytest.mark.parametrize(
+    "error", [RuntimeError("device kernel image is invalid"), PTXASError("no ptxas")], ids=repr
+)
+def test_a_driver_that_is_older_than_the_assembler(
+    error: Exception, on_card: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start ends before weights are read."""
+    on_card.answer = error
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    with pytest.raises(ConfigError, match=r"driver does not run what Triton compiles") as caught:
         launch.check(CARD)
-        assert launch.overlap(device) == {"overlap": False}
-        assert not launch.has_float8(device)
-        assert launch.shared_bytes(device) == 64 * 1024
-        assert launch.stages(device, 3, 12 * 1024, 32 * 1024) == 1
-        properties.gcnArchName = OLD
-        with pytest.raises(ConfigError, match="compiled for gfx942, gfx950; this GPU is gfx90a"):
-            launch.check(CARD)
-    for cached in (launch.capability, launch.overlap, launch.shared_bytes):
-        cached.cache_clear()
+    assert "TRITON_PTXAS_BLACKWELL_PATH" in str(caught.value)
+
+
+def test_amds_gpus(on_card: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They start no kernel early and have none of NVIDIA's types and instructions, whatever
+    capability torch tells of them."""
+    device = torch.device("cuda", 7)
+    monkeypatch.setattr(torch.version, "hip", "7.0")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 4))
+    properties = SimpleNamespace(gcnArchName="gfx942:sramecc+:xnack-")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
+    launch.check(CARD)
+    assert launch.overlap(device) == {"overlap": False}
+    assert launch.card(device) == launch.Card(64 * 1024, 304, float8=False)
+    assert launch.stages(device, 3, 12 * 1024, 32 * 1024) == 1
+    properties.gcnArchName = OLD
+    with pytest.raises(ConfigError, match="compiled for gfx942, gfx950; this GPU is gfx90a"):
+        launch.check(CARD)
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (12, 0)], ids=str)
+def test_nvidias_gpus(
+    capability: tuple[int, int], on_card: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = torch.device("cuda", 7)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    found = launch.card(device)
+    assert (found.float8, found.early) == (capability >= (8, 9), capability >= (9, 0))
+    assert found.pairs
+    assert launch.overlap(device)["overlap"] == found.early

@@ -10,6 +10,7 @@ import msgspec
 
 from quire.core.dtypes import HostArray
 from quire.ops.array import A
+from quire.ops.device import CPU, Device
 
 
 class Heads(NamedTuple, Generic[A]):
@@ -243,6 +244,7 @@ class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=F
         states: what recurrent layers need besides; None for models without them.
         whole: int32 [num_seqs], a host array; 1 where a row of a causal model sees all tokens of
             its sequence behind it, too. None if no row does.
+        device: sends what ops make of the host arrays.
     """
 
     query_start_loc: HostArray
@@ -253,6 +255,7 @@ class AttentionMetadata(msgspec.Struct, Generic[A], frozen=True, dict=True, eq=F
     block_size: int
     states: StateSlots | None = None
     whole: HostArray | None = None
+    device: Device = CPU
 
     @cached_property
     def spans(self) -> list[Span]:

@@ -314,4 +314,5 @@ class StepInputBuilder:
             num_seqs=num_seqs,
             block_size=self._block_size,
             states=recurrent,
+            device=self._device,
         )

@@ -54,6 +54,7 @@ def draft_tokens(
         slot_mapping=ops.array(blocks * block_size + positions % block_size),
         num_seqs=len(slots),
         block_size=block_size,
+        device=ops.device,
     )
     ids = np.maximum(ids, 0)  # prompts of embeddings have no ids; any token will do
     if vocabulary is not None and vocabulary.reads is not None:

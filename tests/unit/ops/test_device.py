@@ -279,6 +279,35 @@ def test_streams_wait_for_the_places_they_are_told(monkeypatch: pytest.MonkeyPat
     assert device.memory() == (7, 10)
 
 
+def streams(monkeypatch: pytest.MonkeyPatch, graph: Any) -> list[str]:
+    """Let `graph` capture; return the streams that were current."""
+    current = ["main"]
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[-1])
+    monkeypatch.setattr(torch.cuda, "set_stream", current.append)
+    return current
+
+
+def test_a_capture_that_fails_leaves_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's own way out ends with the error of `capture_end`, on the stream of the capture."""
+
+    @contextlib.contextmanager
+    def graph(made: object, pool: object) -> Iterator[None]:
+        current.append("capture")
+        with contextlib.suppress(RuntimeError):
+            yield
+        raise RuntimeError("operation failed due to a previous error during capture")
+
+    current = streams(monkeypatch, graph)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: ("pool", 0))
+    device = cuda(monkeypatch, Runtime())
+    with pytest.raises(RuntimeError, match="previous error"):
+        device.capture(lambda: torch.zeros(1).view(3))
+    assert current == ["main", "capture", "main"]
+    assert gc.isenabled()
+
+
 def test_graphs_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
 
@@ -287,7 +316,7 @@ def test_graphs_share_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(pool)
         yield
 
-    monkeypatch.setattr(torch.cuda, "graph", graph)
+    streams(monkeypatch, graph)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", SimpleNamespace)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: ("pool", len(calls)))
     device = cuda(monkeypatch, Runtime())

@@ -135,6 +135,7 @@ def _metadata(ops: Ops, lengths: list[int]) -> AttentionMetadata:
         slot_mapping=ops.array(np.concatenate(slots)),
         num_seqs=len(lengths),
         block_size=BLOCK,
+        device=ops.device,
     )
 
 
@@ -150,4 +151,5 @@ def _part(meta: AttentionMetadata, first: int, last: int) -> AttentionMetadata:
         slot_mapping=meta.slot_mapping[first:last],
         num_seqs=end - begin,
         block_size=BLOCK,
+        device=meta.device,
     )

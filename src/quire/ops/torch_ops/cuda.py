@@ -86,16 +86,17 @@ class CudaDevice(TorchAccelerator):
         so without a piece for the largest results each size would take memory of its own."""
         first, self._pool = self._pool is None, self._pool or torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()
-        collects = gc.isenabled()
-        with torch.cuda.graph(graph, pool=self._pool):  # which collects garbage first
-            gc.disable()  # CUDA refuses to release memory meanwhile
-            try:
+        collects, stream = gc.isenabled(), torch.cuda.current_stream(self.torch)
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                gc.disable()  # CUDA refuses to release memory meanwhile
                 if first and reserve:
                     torch.empty(reserve, dtype=torch.uint8, device=self.torch)  # free again at once
                 work()
-            finally:
-                if collects:
-                    gc.enable()
+        finally:
+            torch.cuda.set_stream(stream)  # torch leaves that of a capture that failed
+            if collects:
+                gc.enable()
         captured: Graph = graph
         return captured
 

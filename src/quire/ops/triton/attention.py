@@ -13,14 +13,13 @@ from torch import Tensor
 from quire.ops.metadata import AttentionMetadata, AttentionRules, Heads, KVCache
 from quire.ops.torch_ops import paged_attention as plain
 from quire.ops.torch_ops import reference
-from quire.ops.triton import tables
+from quire.ops.triton import launch, tables
 from quire.ops.triton.kernels import attention as kernels
 from quire.ops.triton.kernels import rotary
 from quire.ops.triton.launch import (
     COMPUTE,
     COUNTERS,
     counters,
-    has_float8,
     overlap,
     power_of_two,
     processors,
@@ -60,7 +59,7 @@ WIDE = Shape(64, 4, 1)
 
 def supported(cache: KVCache[Tensor]) -> bool:
     """Return whether the kernels read this cache."""
-    return cache.k.dtype != torch.float8_e4m3fn or has_float8(cache.k.device)
+    return cache.k.dtype != torch.float8_e4m3fn or launch.card(cache.k.device).float8
 
 
 def rope_kv_write(

@@ -66,7 +66,7 @@ def latent_attention(
     if not supported(cache, rope):
         return plain.latent_attention(q, q_rope, cache, meta, scale)
     # A tile of latents must fit into a processor's shared memory.
-    room = launch.shared_bytes(q.device)
+    room = launch.card(q.device).shared
     wide = q.dtype == torch.float32 or room < SMALL
     rows, keys = (16, 16) if wide else (ROWS, 64 if room >= LARGE else 32)
     stages = 1 if wide else STAGES

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from functools import cache
-from typing import Any
+from subprocess import CalledProcessError
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from quire.core.errors import ConfigError
 from quire.ops.device import Device
+from quire.ops.triton.kernels.sampling import fill
 from quire.system import env
 from quire.system.gpu_facts import AMD_SHARED, LEAST_CAPABILITY, Version
 
@@ -69,11 +70,28 @@ def check(device: Device) -> None:
         )
     try:  # the first use compiles Triton's own module
         triton.runtime.driver.active.get_current_target()
-    except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
+    except (RuntimeError, AssertionError, ImportError, OSError, CalledProcessError) as error:
         raise ConfigError(
             f"Triton cannot start on this machine: {str(error)[:300]}.",
             fix="Install a C compiler and Python's headers (Debian: gcc, python3-dev), "
             "or use --ops reference.",
+            param="--ops",
+        ) from error
+    _try_a_kernel()
+
+
+def _try_a_kernel() -> None:
+    """Raise ConfigError if a kernel cannot run. An old driver loads nothing that a newer assembler
+    made; without this the first step would fail, after all weights are loaded."""
+    ids = torch.full((1,), 1, dtype=torch.int64, device="cuda")
+    try:
+        fill[(1,)](ids, ids, 1, block=16, overlap=False)
+        torch.cuda.synchronize()
+    except REFUSALS as error:
+        raise ConfigError(
+            f"This GPU's driver does not run what Triton compiles: {str(error)[:300]}.",
+            fix="Update the driver; or set TRITON_PTXAS_BLACKWELL_PATH (before capability 9.0: "
+            "TRITON_PTXAS_PATH) to the ptxas of a CUDA that it knows; or use --ops reference.",
             param="--ops",
         ) from error
 
@@ -84,24 +102,39 @@ def amd_arch(device: torch.device | None = None) -> str:
     return str(properties.gcnArchName).partition(":")[0]
 
 
+class Card(NamedTuple):
+    """What launches depend on; the defaults are those of Triton's interpreter.
+
+    Attributes:
+        shared: bytes of shared memory that a program may have: 99 KiB on small cards, 227 on
+            Hopper's.
+        processors: programs that run at once, at least.
+        float8: it converts from and to e4m3, which Ada and Hopper began with.
+        pairs: it has NVIDIA's instructions for pairs of 16-bit floats.
+        early: a kernel may start while the one before it ends.
+    """
+
+    shared: int = 2**20
+    processors: int = 4
+    float8: bool = True
+    pairs: bool = False
+    early: bool = False
+
+
 @cache
-def capability(device: torch.device) -> Version:
-    """Return a GPU's compute capability. AMD's get the launches of 8.0: no early start, and no
-    e4m3 of NVIDIA's."""
-    return LEAST_CAPABILITY if torch.version.hip else torch.cuda.get_device_capability(device)
+def card(device: torch.device) -> Card:
+    """Return what a device can do. AMD's GPUs have another e4m3 than NVIDIA's, or no other."""
+    if device.type != "cuda":
+        return Card()
+    properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
+    shared, processors = properties["max_shared_mem"], properties["multiprocessor_count"]
+    if torch.version.hip:
+        return Card(shared, processors, float8=False)
+    capability = torch.cuda.get_device_capability(device)
+    return Card(shared, processors, capability >= (8, 9), pairs=True, early=capability >= (9, 0))
 
 
-def has_float8(device: torch.device) -> bool:
-    """Return whether the device converts from and to e4m3, which Ada and Hopper began with."""
-    return device.type != "cuda" or capability(device) >= (8, 9)
-
-
-def pairs(device: torch.device) -> bool:
-    """Return whether kernels may have NVIDIA's instructions for pairs of 16-bit floats."""
-    return device.type == "cuda" and not torch.version.hip
-
-
-def _version(capability: tuple[int, int]) -> str:
+def _version(capability: Version) -> str:
     return ".".join(map(str, capability))
 
 
@@ -115,28 +148,15 @@ def warps(block: int) -> int:
     return min(max(block // 256, 1), 16)
 
 
-@cache
 def overlap(device: torch.device) -> dict[str, Any]:
     """Return the options of a launch whose kernel calls `overlap.begin`."""
-    early = device.type == "cuda" and capability(device) >= (9, 0)
-    return {"overlap": True, "launch_pdl": True} if early else {"overlap": False}
+    return {"overlap": True, "launch_pdl": True} if card(device).early else {"overlap": False}
 
 
 @cache
 def counters(device: torch.device) -> Tensor:
     """Return int32 zeros [COUNTERS] in which programs of one launch count; they leave zeros."""
     return torch.zeros(COUNTERS, dtype=torch.int32, device=device)
-
-
-@cache
-def shared_bytes(device: torch.device) -> int:
-    """Return the shared memory that a program may have: 99 KiB on small cards, 227 on Hopper's."""
-    if device.type != "cuda":
-        return 2**20
-    if torch.version.hip:
-        return AMD_SHARED[amd_arch(device)]
-    properties: Any = torch.cuda.get_device_properties(device)
-    return int(properties.shared_memory_per_block_optin)
 
 
 def stages(device: torch.device, wanted: int, nbytes: int, others: int = 0) -> int:
@@ -146,7 +166,7 @@ def stages(device: torch.device, wanted: int, nbytes: int, others: int = 0) -> i
         nbytes: of what is loaded for one step of a kernel's loop.
         others: bytes of shared memory that the kernel needs besides.
     """
-    room = shared_bytes(device) - others - 2048  # for sums among warps
+    room = card(device).shared - others - 2048  # for sums among warps
     # Hopper's asynchronous products hold one more, as do the loads of AMD's gfx942.
     spare = 1 if not 64_000 <= room <= 180_000 else 0
     return max(1, min(wanted, room // nbytes - spare))
@@ -154,6 +174,4 @@ def stages(device: torch.device, wanted: int, nbytes: int, others: int = 0) -> i
 
 def processors(device: torch.device) -> int:
     """Return how many programs the device runs at once, at least."""
-    if device.type != "cuda":
-        return 4
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return card(device).processors

@@ -10,6 +10,7 @@ from torch import Tensor
 from quire.core.dtypes import DType
 from quire.ops.torch_ops.arrays import torch_dtype
 from quire.ops.torch_ops.reference import DenseWeight
+from quire.ops.triton import launch
 from quire.ops.triton.kernels import experts as lists
 from quire.ops.triton.kernels import products as kernels
 from quire.ops.triton.launch import (
@@ -17,7 +18,6 @@ from quire.ops.triton.launch import (
     COUNTERS,
     counters,
     overlap,
-    pairs,
     power_of_two,
     processors,
     stages,
@@ -249,7 +249,7 @@ class _Given(NamedTuple):
     def of(self, x: Tensor) -> str:
         """Return the form for products with x: codes in pairs if the card can."""
         _, scale, zero, _, _ = self.tensors
-        if not (self.form in ("zeros", "e2m1") and self.halves and pairs(x.device)):
+        if not (self.form in ("zeros", "e2m1") and self.halves and launch.card(x.device).pairs):
             return self.form
         assert scale is not None
         small = scale.element_size() == x.element_size() == 2

@@ -29,7 +29,7 @@ from quire.ops.triton import (
     sampling,
 )
 from quire.ops.triton.last_tokens import TritonLastTokens
-from quire.ops.triton.tables import TableCapture, senders
+from quire.ops.triton.tables import TableCapture
 from quire.ops.triton.tuning import chosen
 from quire.ops.triton.weights import CODED_ROWS, coded, embedding, vocab_embedding
 from quire.ops.weights import Epilogue, LinearWeight
@@ -80,7 +80,6 @@ class TritonOps(TorchOps):
         super().__init__(device)
         if isinstance(self.device, TorchAccelerator):
             self.capture = TableCapture(self.device)
-            senders[self._torch] = self.device
         chosen(self._torch)  # which logs the file
         vars(self).update(KERNELS, embedding=embedding, vocab_embedding=vocab_embedding)
         if attention_package is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -15,17 +14,12 @@ from quire.ops.device import Staged
 from quire.ops.graphs import Graph
 from quire.ops.metadata import AttentionMetadata, KVCache, StateSlots
 from quire.ops.torch_ops.devices import TorchAccelerator
-from quire.ops.triton.launch import has_float8
+from quire.ops.triton import launch
 
 Make = Callable[..., HostArray]
 Args = tuple[Any, ...]
 Metadata = AttentionMetadata[Tensor]
 _NAME = "triton_tables"
-
-
-senders: WeakValueDictionary[torch.device, TorchAccelerator] = WeakValueDictionary()
-"""Devices to which tables cross from pinned memory. From other memory CUDA would wait for all that
-is queued, and with it for the step before."""
 
 
 class Tables:
@@ -37,11 +31,11 @@ class Tables:
     def get(self, meta: Metadata, device: torch.device, make: Make, args: Args) -> Tensor:
         key = make, args
         if key not in self._known:
-            host, sender = make(meta, *args), senders.get(device)
-            if sender is None:
+            host = make(meta, *args)
+            if meta.device.is_host:
                 self._known[key] = torch.from_numpy(host).to(device)
-            else:
-                (self._known[key],) = sender.stage([host]).send()
+            else:  # from pinned memory: CUDA waits for all that is queued before it copies other
+                (self._known[key],) = meta.device.stage([host]).send()
         found: Tensor = self._known[key]
         return found
 
@@ -96,7 +90,7 @@ class TableCapture:
     def reads(self, caches: Sequence[KVCache[Any]]) -> bool:
         """An e4m3 cache is plain torch's on cards without such numbers."""
         kinds = {tensor.dtype for cache in caches for tensor in cache.tensors}
-        return torch.float8_e4m3fn not in kinds or has_float8(self._device.torch)
+        return torch.float8_e4m3fn not in kinds or launch.card(self._device.torch).float8
 
     def fix(self, meta: Any, longest: int) -> StagedTables:
         fixed = StagedTables(self._device, longest)

@@ -192,9 +192,10 @@ def untuned(device: torch.device) -> CardTuning:
 
     if device.type != "cuda":
         return CardTuning(device.type, "interpreter", 0)
-    from quire.ops.triton.launch import amd_arch, capability
+    from quire.ops.triton.launch import amd_arch
 
-    arch = amd_arch(device) if torch.version.hip else "sm{}{}".format(*capability(device))
+    own = torch.cuda.get_device_capability(device)
+    arch = amd_arch(device) if torch.version.hip else "sm{}{}".format(*own)
     isa = f"{arch}_triton-{triton.__version__}"
     return CardTuning(torch.cuda.get_device_name(device), isa, 0)
 

@@ -13,7 +13,7 @@ from quire.core.quantized import E2M1, QuantizedWeight, can_follow, joined
 from quire.ops.torch_ops import reference
 from quire.ops.torch_ops.arrays import tensor
 from quire.ops.torch_ops.reference import DenseWeight
-from quire.ops.triton.launch import has_float8
+from quire.ops.triton import launch
 from quire.ops.weights import Epilogue, LinearWeight
 from quire.system.records import dataclass
 
@@ -130,7 +130,7 @@ def coded(
         return None
     whole = joined(parts)
     codes, scale = tensor(whole.codes).to(device), tensor(whole.scale).to(device)
-    if codes.dtype == torch.float8_e4m3fn and not has_float8(codes.device):
+    if codes.dtype == torch.float8_e4m3fn and not launch.card(codes.device).float8:
         return None
     form: Form = "codes"
     numbers = order = None
