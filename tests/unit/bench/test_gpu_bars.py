@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
-ALL = ("bits", "steps", "experts", "products", "attention", "models", "sampling", "latents",
-       "recurrent", "prompts", "vllm")  # fmt: skip
+ALL = ("bits", "tests", "steps", "experts", "products", "attention", "models", "sampling",
+       "latents", "recurrent", "prompts", "vllm")  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,30 @@ def test_every_part_runs_without_a_card(parts: tuple[str, ...]) -> None:
     assert all(row["card"] == "interpreter" and row["what"] for row in rows)
     assert sum(line.startswith("not measured") for line in lines) == 5
     assert "left out" not in done.stdout
+
+
+CHILD = """
+import sys, time
+print('{"what": "first"}', flush=True)
+print("a warning", flush=True)
+exec(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "last"),
+    [
+        ("pass", {"what": "first"}),
+        ("sys.exit(3)", {"what": "part", "error": "its process ended with 3"}),
+        ("time.sleep(60)", {"what": "part", "error": "ended after 1 s"}),
+    ],
+)
+def test_rows_of_a_process_that_ends_early_are_kept(then: str, last: dict[str, str]) -> None:
+    rows_within = runpy.run_path(str(BENCHMARKS / "gpu_process.py"))["rows_within"]
+    found = [*rows_within("part", [sys.executable, "-c", CHILD, then], 1)]
+    assert found[0] == {"what": "first"}
+    assert found[-1] == last
+    assert len(found) == 1 + (last != found[0])
 
 
 def decode(model: str, share: float, rate: float, *, graphs: bool = True) -> dict[str, Any]:
