@@ -107,14 +107,14 @@ def plan_memory(
         given = f"{cache} (kv_cache_memory_bytes)"
         if states is not None:
             given = f"({cache} kv_cache_memory_bytes - {parts['states']} states)"
-        formula = f"{given} // {block_bytes} a block = {blocks}"
+        formula = f"{given} // {block_bytes} per block = {blocks}"
     else:
         left = max(0, config.memory_budget_bytes - sum(parts.values()))
         blocks = min(left // block_bytes, useful) if block_bytes else _blocks_of_hashes(config)
         formula = (
             f"min(({config.memory_budget_bytes} budget - {runtime} runtime - {weights} weights "
-            f"- {activations} activations{besides}) // {block_bytes} a block, "
-            f"{useful} of use) = {blocks}"
+            f"- {activations} activations{besides}) // {block_bytes} per block, "
+            f"{useful} useful) = {blocks}"
         )
     if states is not None and config.num_blocks is None and parts["states"] > room:
         blocks = 0
