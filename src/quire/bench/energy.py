@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import sys
 import time
 from collections.abc import Callable, Sequence
 from urllib.parse import urlsplit
@@ -47,13 +46,11 @@ class EnergyMeter:
     def row(self, output_tokens: int) -> Row:
         """Return `{"energy": {…}}`: watts and joules per output token of the readable devices.
 
-        Both are None if no device is readable; stderr says why.
+        If no device is readable, `unavailable` says why.
         """
         if not self._joules or not self._seconds or not output_tokens:
-            for device in self._devices:
-                if device.no_power is not None:
-                    print(f"Power is unavailable: {device.no_power}.", file=sys.stderr)
-            return {"energy": {"power_w": None, "j_per_output_token": None}}
+            reasons = "; ".join(filter(None, (device.no_power for device in self._devices)))
+            return {"energy": {"unavailable": reasons or "nothing was measured"}}
         total = sum(self._joules.values())
         return {
             "energy": {

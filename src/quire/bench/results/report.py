@@ -61,9 +61,9 @@ def print_table(title: str, row: Row, out: TextIO) -> None:
     cells = [("", "median", "min", "max")]
     for name, value in medians.items():
         bounds = (_show(low[name]), _show(high[name])) if name in low else ("", "")
-        missing = value is None and name.startswith("energy.")
-        cells.append((name, "unavailable" if missing else _show(value), *bounds))
-    widths = [max(len(line[column]) for line in cells) for column in range(4)]
+        cells.append((name, _show(value), *bounds))
+    # A long setting widens no column.
+    widths = [max(len(line[i]) for line in cells if i == 0 or line[2]) for i in range(4)]
     count = row["repetitions"]
     print(f"{title} ({count} repetition{'s' if count != 1 else ''})", file=out)
     for name, *numbers in cells:
