@@ -219,7 +219,7 @@ def _preparation(repetitions: int) -> list[dict[str, Any]]:
     import torch
     import transformers
 
-    from quire.core.images import ImageConfig, ImageSpan, VisionConfig
+    from quire.core.images import ImageConfig, ImageSpan, Product, VisionConfig
     from quire.frontend.images.prepare import prepare
     from quire.models.vision.tower import patches_of
 
@@ -227,7 +227,7 @@ def _preparation(repetitions: int) -> list[dict[str, Any]]:
     half = (0.5, 0.5, 0.5)
     tower: dict[str, Any] = {
         "image_token": 1, "hidden_size": 768, "intermediate_size": 3072, "num_layers": 12,
-        "num_heads": 12, "activation": "gelu_tanh", "connector": ((576, "none"),),
+        "num_heads": 12, "activation": "gelu_tanh", "connector": (Product(576),),
     }  # fmt: skip
     cases: list[tuple[VisionConfig, dict[str, Any], dict[str, Any]]] = [
         (
@@ -236,17 +236,17 @@ def _preparation(repetitions: int) -> list[dict[str, Any]]:
             {"size": {"shortest_edge": 3136, "longest_edge": 12845056}},
         ),
         (
-            VisionConfig("gemma3", patch_size=14, image_size=896, **tower),
+            VisionConfig("gemma3", fit="panned", patch_size=14, image_size=896, **tower),
             {"crop": 896, "resample": 2},
             {"size": {"height": 896, "width": 896}},
         ),
         (
-            VisionConfig("idefics3", patch_size=16, image_size=512, merge=4, **tower),
+            VisionConfig("idefics3", fit="split", patch_size=16, image_size=512, merge=4, **tower),
             {"longest_edge": 2048, "crop": 512, "split": True, "resample": 1},
             {"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 512}},
         ),
         (
-            VisionConfig("llava", patch_size=14, image_size=336, **tower),
+            VisionConfig("llava", fit="cropped", patch_size=14, image_size=336, **tower),
             {"shortest_edge": 336, "crop": 336, "resample": 3},
             {"size": {"shortest_edge": 336}, "crop_size": {"height": 336, "width": 336}},
         ),

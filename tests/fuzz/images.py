@@ -21,7 +21,7 @@ from typing import Any
 from PIL import Image
 
 from quire.core.errors import InvalidRequestError
-from quire.core.images import ImageConfig, VisionConfig
+from quire.core.images import ImageConfig, Product, VisionConfig
 from quire.frontend.images.fetch import Media
 from quire.frontend.images.prepare import prepare
 from quire.frontend.images.prompts import ImagePrompt, is_embeds, pictured
@@ -32,7 +32,7 @@ from tests.fuzz.mutate import TEXTS, mutate_bytes, value
 SIZES = {"shortest_edge": 64, "longest_edge": 4096}
 CONFIG = ImageConfig((0.5,) * 3, (0.5,) * 3, 4, 0, **SIZES)
 VISION = VisionConfig(
-    "qwen2_vl", 9, 32, 48, 2, 2, 4, "quick_gelu", ((64, "none"),), merge=2, sections=(2, 3, 3)
+    "qwen2_vl", 9, 32, 48, 2, 2, 4, "quick_gelu", (Product(64),), merge=2, sections=(2, 3, 3)
 )
 SECONDS = 5.0
 """CPU time of a case; most take less than a millisecond."""

@@ -89,8 +89,10 @@ class Tiny:
             sides = [[1, *(side // model.patch_size for side in span.size)] for span in spans]
             given["pixel_values"] = torch.from_numpy(np.concatenate(patches))
             given["image_grid_thw"] = torch.tensor(sides)
-            given["mm_token_type_ids"] = torch.tensor([[int(token == IMAGE) for token in ids]])
-        elif model.line_ends:
+            if model.sections:
+                kinds = [[int(token == IMAGE) for token in ids]]
+                given["mm_token_type_ids"] = torch.tensor(kinds)
+        elif model.fit == "bounded":
             lines = [normalized(span, config.mean, config.std) for span in spans]
             sides = torch.tensor([span.size for span in spans])
             most = sides.max(dim=0).values.tolist()
@@ -455,7 +457,7 @@ def test_parts_of_a_long_image_stand_between_texts(tmp_path: Path) -> None:
 
 PROCESSORS = [
     "gemma3", "panned", "paligemma", "internvl", "llava", "whole", "llava_siglip", "llava_next",
-    "mistral3", "qwen2_vl", "qwen3_vl", "idefics3", "smolvlm",
+    "mistral3", "qwen2_vl", "qwen3_vl", "idefics3", "smolvlm", "glm4v",
 ]  # fmt: skip
 
 

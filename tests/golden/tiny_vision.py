@@ -41,6 +41,11 @@ _QWEN: dict[str, Any] = {
     "vision_end_token_id": 292,
     "video_token_id": 293,
 }
+_GLM = {name: value for name, value in _QWEN.items() if not name.startswith("vision")}
+_GLM_TOWER = {
+    "depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 4, "image_size": 16,
+    "out_hidden_size": 64,
+}  # fmt: skip
 _TOWER = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -117,6 +122,15 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "image_grid_pinpoints": _SIZES,
         },
     ),
+    "lighton_ocr": (
+        "LightOnOcr",
+        {
+            "vision_config": _PIXTRAL | {"hidden_act": "silu"},
+            "text_config": {"model_type": "qwen3", **_TEXT, "head_dim": 16},
+            "image_token_id": IMAGE,
+        },
+        {"size": {"longest_edge": 40}, "patch_size": {"height": 8, "width": 8}},
+    ),
     "mistral3": (
         "Mistral3",
         {
@@ -169,6 +183,55 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             },
         },
         {"min_pixels": 64, "max_pixels": 2048, "patch_size": 4},
+    ),
+    "exaone4_5": (
+        "Exaone4_5_",
+        {
+            "text_config": {
+                "model_type": "exaone4", **_TEXT, "head_dim": 16, "sliding_window": 8,
+                "layer_types": ["sliding_attention", "full_attention"],
+            },
+            "image_token_id": IMAGE,
+            "video_token_id": 293,
+            "vision_config": {
+                "depth": 3, "hidden_size": 32, "intermediate_size": 40, "num_heads": 4,
+                "num_key_value_heads": 2, "patch_size": 4, "out_hidden_size": 64,
+                "window_size": 16, "fullatt_block_indexes": [1],
+            },
+        },
+        {"min_pixels": 64, "max_pixels": 2048, "patch_size": 4},
+    ),
+    "glm4v": (
+        "Glm4v",
+        _GLM
+        | {
+            "text_config": _TEXT | {"rope_parameters": _MROPE | {"partial_rotary_factor": 1.0}},
+            "vision_config": _GLM_TOWER | {"intermediate_size": 44},
+        },
+        {"size": {"shortest_edge": 128, "longest_edge": 4096}, "patch_size": 4},
+    ),
+    "glm4v_moe": (
+        "Glm4vMoe",
+        _GLM
+        | {
+            "text_config": _TEXT
+            | {
+                "head_dim": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+                "topk_group": 1, "moe_intermediate_size": 32, "n_shared_experts": 1,
+                "rope_parameters": _MROPE | {"partial_rotary_factor": 0.5},
+            },
+            "vision_config": _GLM_TOWER | {"intermediate_size": 44, "attention_bias": True},
+        },
+        {"size": {"shortest_edge": 128, "longest_edge": 4096}, "patch_size": 4},
+    ),
+    "glm_ocr": (
+        "GlmOcr",
+        _GLM
+        | {
+            "text_config": _TEXT | {"head_dim": 16, "rope_parameters": _MROPE},
+            "vision_config": _GLM_TOWER | {"intermediate_size": 44},
+        },
+        {"size": {"shortest_edge": 128, "longest_edge": 4096}, "patch_size": 4},
     ),
     "qwen3_vl_moe": (
         "Qwen3VLMoe",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
@@ -14,22 +14,16 @@ else:
     Pixels = memoryview  # msgspec decodes it without a copy, as a view of its frame
 IMAGE_PROCESSES = 3
 """Processes that decode images."""
-VisionKind = Literal[
-    "clip",
-    "gemma3",
-    "idefics3",
-    "internvl",
-    "llava",
-    "llava_next",
-    "mistral3",
-    "paligemma",
-    "pixtral",
-    "qwen2_5_vl",
-    "qwen2_vl",
-    "qwen3_5",
-    "qwen3_vl",
-    "siglip",
+Fit = Literal[
+    "anyres", "bounded", "canvas", "cropped", "frames", "panned", "split", "square", "whole"
 ]
+"""How an image is resized and cut (`frontend.images.prepare`)."""
+Place = Literal["ended_lines", "lines", "plain", "run", "tile_lines", "tiles"]
+"""What stands around an image's rows in a prompt (`frontend.images.expand`)."""
+Positions = Literal["none", "nearest", "corners", "centers", "cubic", "smooth"]
+"""The nearest learned position before counts; or four around count, from corner to corner or from
+center to center of the table; or sixteen; or all that a patch covers."""
+ProductActivation = Literal["none", "gelu", "gelu_tanh", "silu_mul"]
 
 
 class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
@@ -67,35 +61,59 @@ class ImageSpan(msgspec.Struct, array_like=True, frozen=True):
         return self.start + self.rows
 
 
+class Product(NamedTuple):
+    """A product behind a tower's layers.
+
+    Attributes:
+        rows: width of its result.
+        activation: behind it; a gated one has the rows of gate and up.
+        bias: it has one.
+        swapped: the checkpoint has up's rows before the gate's.
+        norm: in front of it: a LayerNorm of each row, or of each patch in it, or an RMSNorm of each
+            patch by weight or by 1 + weight.
+        eps: of the norm.
+        norm_activation: between both.
+    """
+
+    rows: int
+    activation: ProductActivation = "none"
+    bias: bool = True
+    swapped: bool = False
+    norm: Literal["layer", "patch", "rms", "plus_one"] | None = None
+    eps: float = 1e-5
+    norm_activation: Literal["none", "gelu"] = "none"
+
+
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
     """The tower that turns an image into rows of the text model.
 
     Attributes:
-        kind: the family (`models.vision.registry`); it decides names and preparation.
+        kind: the family (`models.vision.registry`), which decides the names of weights.
         image_token: id of the token that stands for an image's row.
         placeholder: id of the token that stands for an image in a prompt; -1: the same.
         end_token: id of the token behind an image's rows; -1 without one.
         hidden_size, intermediate_size, num_layers, num_heads: of the tower's layers.
         patch_size: pixels of a patch's side.
         activation, norm, norm_eps: of the tower.
-        connector: widths and activations of the products behind the layers, in order.
-        connector_bias: they have biases.
+        connector: the products behind the layers, in order.
+        fit: how an image is resized and cut.
+        place: what stands around its rows.
         merge: patches of a row's side; a row of the text model is merge² patches.
         pooled: a row is the mean of its patches, else they lie side by side.
         by_channel: their numbers lie side by side channel by channel, not patch by patch.
         line_ends: a token of text ends each line of rows.
-        connector_norm: before the products: an RMSNorm by 1 + weight of each patch, or a LayerNorm
-            of each row.
         layer_scale: each sub-layer's result is multiplied by a vector.
-        boxed: the class and positions are stored with a batch dimension.
         whole: the rows of each image see each other, later ones too, or all tokens of a prompt do.
         frames: how often a patch is repeated, where the tower also reads videos.
-        image_size: side of the square image of learned positions; with `line_ends` there are none,
-            and it is the longest side of images; 0 without either.
+        image_size: side of the square image of learned positions, and often of images.
+        positions: how the learned positions of other grids are found.
+        kv_heads: heads of keys and values; 0: as many as of queries.
+        qk_norm: of each head of queries and of keys, or of all heads at once.
         class_token: a row before the patches, dropped behind the layers.
         patch_bias, mlp_bias, qkv_bias, output_bias: these products have biases.
-        embed_norm, final_norm: norms before and behind the layers.
+        patch_norm, embed_norm, final_norm: norms of patches before their positions are added, and
+            before and behind the layers.
         rope_theta: of the rotation by height and width; 0 without it.
         alternate: height and width turn by every other frequency each, else both by the same.
         window: side, in pixels, of windows that layers attend in; 0 without them.
@@ -106,12 +124,11 @@ class VisionConfig:
         deep_layers: layers whose results, by products of their own, are added to the text model's
             residual stream behind its first layers, one each.
         resolutions: heights and widths of images that are cut into tiles; () if none are.
-        interpolated: learned positions are interpolated, else the nearest before counts.
         pool: an image has one row, its embedding: the class row, or what a learned query finds.
             It is no input of the text model.
     """
 
-    kind: VisionKind
+    kind: str
     image_token: int
     hidden_size: int
     intermediate_size: int
@@ -119,8 +136,9 @@ class VisionConfig:
     num_heads: int
     patch_size: int
     activation: Literal["quick_gelu", "gelu", "gelu_tanh", "gelu_mul", "silu_mul"]
-    connector: tuple[tuple[int, Literal["none", "gelu"]], ...]
-    connector_bias: bool = True
+    connector: tuple[Product, ...]
+    fit: Fit = "whole"
+    place: Place = "plain"
     norm: Literal["rms_norm", "layer_norm"] = "layer_norm"
     norm_eps: float = 1e-6
     placeholder: int = -1
@@ -129,17 +147,19 @@ class VisionConfig:
     pooled: bool = False
     by_channel: bool = False
     line_ends: bool = False
-    connector_norm: Literal["rms", "layer"] | None = None
     layer_scale: bool = False
-    boxed: bool = False
     whole: Literal["image", "prompt"] | None = None
     frames: int = 1
     image_size: int = 0
+    positions: Positions = "nearest"
     class_token: bool = False
     patch_bias: bool = True
     mlp_bias: bool = True
     qkv_bias: bool = True
+    kv_heads: int = 0
+    qk_norm: Literal["head", "full"] | None = None
     output_bias: bool = True
+    patch_norm: bool = False
     embed_norm: bool = False
     final_norm: bool = True
     rope_theta: float = 0.0
@@ -150,7 +170,6 @@ class VisionConfig:
     interleaved: bool = False
     deep_layers: tuple[int, ...] = ()
     resolutions: tuple[tuple[int, int], ...] = ()
-    interpolated: bool = False
     pool: Literal["class", "attention"] | None = None
 
     @property
@@ -172,7 +191,7 @@ class VisionConfig:
     def learned_positions(self) -> int:
         """Return the rows of the table of positions; 0 without one."""
         side = self.image_size // self.patch_size
-        return side * side + self.class_token if self.image_size and not self.line_ends else 0
+        return 0 if self.positions == "none" else side * side + self.class_token
 
 
 @dataclass(frozen=True, slots=True)

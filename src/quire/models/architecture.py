@@ -21,7 +21,7 @@ class WeightNames:
     concatenation along the rows, in that order. In names of experts, "{}" is the expert's number.
 
     Attributes:
-        top: stem → name, outside the layers.
+        top: stem → name or names, outside the layers.
         layer: stem within a layer → names within a layer.
         layer_prefix: what precedes the names of a layer; "{}" is its number.
         base_prefix: leads the names when the checkpoint is a causal LM; one saved from
@@ -33,7 +33,7 @@ class WeightNames:
         ignored: a regular expression for stored tensors that are not weights.
     """
 
-    top: Mapping[str, str]
+    top: Mapping[str, str | tuple[str, ...]]
     layer: Mapping[str, tuple[str, ...]]
     layer_prefix: str
     base_prefix: str
@@ -45,7 +45,7 @@ class WeightNames:
     def but(
         self,
         layer: Mapping[str, tuple[str, ...]],
-        top: Mapping[str, str] | None = None,
+        top: Mapping[str, str | tuple[str, ...]] | None = None,
         **fields: Any,
     ) -> WeightNames:
         """Return the same with other names in `layer` and `top`, and other `fields`."""
@@ -59,7 +59,10 @@ class WeightNames:
         """
         stem, _, kind = parameter.rpartition(".")
         if not stem.startswith("layers."):
-            return (f"{self.top[stem]}.{kind}",)
+            names = self.top[stem]
+            return tuple(
+                f"{name}.{kind}" for name in ([names] if isinstance(names, str) else names)
+            )
         _, number, stem = stem.split(".", 2)
         prefix = self.layer_prefix.format(number)
         if f"{stem}.{kind}" in self.layer:

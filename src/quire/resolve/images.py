@@ -11,9 +11,10 @@ from quire.checkpoint.source import ModelSource
 from quire.core.config import HEAD_METHODS
 from quire.core.errors import ConfigError
 from quire.core.extras import require
-from quire.core.images import ImageConfig, VisionConfig, VisionKind
+from quire.core.images import ImageConfig, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
+from quire.models.vision.registry import vision_architecture
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flag_values import read_object, wrong_flag
 from quire.resolve.speculative import parse_speculative_config
@@ -21,11 +22,6 @@ from quire.resolve.values import step_tokens
 
 _MOST_IMAGES = 128
 """Of a prompt. Their pixels stay in memory until they are read; the context bounds them, too."""
-_CLIP = {
-    "image_mean": [0.48145466, 0.4578275, 0.40821073],
-    "image_std": [0.26862954, 0.26130258, 0.27577711],
-}
-_HALF = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
 _PIXELS = (56 * 56, 28 * 28 * 1280)
 """Qwen2-VL: least and most pixels without settings."""
 _MOST_TILES = 64
@@ -39,28 +35,8 @@ _PAN_AND_SCAN = {
     "pan_and_scan_min_ratio_to_activate": 1.2,
 }
 """Gemma 3: settings that cut long images, and what absent ones mean."""
-_QWEN_SIZES = {"shortest_edge": 2**16, "longest_edge": 2**24}
 _PAIRS = re.compile(r"\w+=\d{1,4}(,\w+=\d{1,4})*", re.ASCII)
 """vLLM's older form of `--limit-mm-per-prompt`: image=4,video=0."""
-_OF_QWEN = ("min_pixels", "max_pixels", "size")
-_KINDS: dict[VisionKind, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "clip": (_CLIP | {"resample": 3}, ()),
-    "llava": (_CLIP | {"resample": 3}, ()),
-    "qwen2_vl": (_CLIP | {"resample": 3}, _OF_QWEN),
-    "qwen2_5_vl": (_CLIP | {"resample": 3}, _OF_QWEN),
-    "gemma3": (_HALF | {"resample": 2}, tuple(_PAN_AND_SCAN)),
-    "idefics3": (_HALF | {"resample": 1}, ("do_image_splitting", "size")),
-    "internvl": (_CLIP | {"resample": 3}, ("crop_to_patches", "min_patches", "max_patches")),
-    "llava_next": (_CLIP | {"resample": 3}, ()),
-    "mistral3": (_CLIP | {"resample": 3}, ("size",)),
-    "paligemma": (_HALF | {"resample": 3}, ()),
-    "pixtral": (_CLIP | {"resample": 3}, ("size",)),
-    "qwen3_5": (_HALF | {"resample": 3, "size": _QWEN_SIZES}, _OF_QWEN),
-    "qwen3_vl": (_HALF | {"resample": 3, "size": _QWEN_SIZES}, _OF_QWEN),
-    "siglip": (_HALF | {"resample": 3}, ()),
-}
-"""By kind: what a missing field of preprocessor_config.json means, and the settings that
-`--mm-processor-kwargs` may change."""
 
 
 def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) -> ImageConfig | None:
@@ -91,10 +67,8 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
             "speculative_config", "draft heads do not read images.", "Use --language-model-only."
         )
     _check_step(args, model, vision)
-    defaults, changeable = _KINDS[vision.kind]
-    if vision.kind == "llava" and not vision.class_token:  # SigLIP's patches
-        defaults = _KINDS["siglip"][0]
-    settings = defaults | _stored(source) | _kwargs(args, changeable)
+    family = vision_architecture(vision.kind)
+    settings = family.processor | _stored(source) | _kwargs(args, family.settings)
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
         hf.only(settings, name, True, "images in one form")
     hf.only(settings, "rescale_factor", 1 / 255, "channels from 0 to 255")
@@ -106,7 +80,7 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
         most=most,
         cache_bytes=int(args.mm_processor_cache_gb * 2**30),
         resample=hf.integer(settings, "resample"),
-        **_sizes(settings, vision.kind, vision.image_size),
+        **_sizes(settings, vision),
     )
 
 
@@ -144,22 +118,22 @@ def _check_step(args: EngineArgs, model: ModelConfig, vision: VisionConfig) -> N
 _SIDES = ("height", "width")
 
 
-def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, Any]:
+def _sizes(settings: dict[str, Any], vision: VisionConfig) -> dict[str, Any]:
     """Return the sizes in `ImageConfig`."""
+    fit, image_size = vision.fit, vision.image_size
     size, crop = settings.get("size"), settings.get("crop_size")
     size = {"shortest_edge": size} if isinstance(size, int) else dict(size or {})
     crop = {"height": crop, "width": crop} if isinstance(crop, int) else dict(crop or {})
     size, crop = ({k: v for k, v in each.items() if v is not None} for each in (size, crop))
-    if kind in ("gemma3", "internvl", "paligemma", "siglip"):
+    if fit in ("canvas", "panned", "square"):
         sides = {size.get(name, image_size) for name in _SIDES}
         if sides != {image_size}:
             raise ConfigError(
                 f"preprocessor_config.json: size is {size}; the tower reads {image_size}."
             )
-        if kind == "gemma3":
-            return {"crop": image_size, **_pan_and_scan(settings)}
-        return {"crop": image_size, **(_tiles(settings) if kind == "internvl" else {})}
-    if kind == "llava_next":
+        cuts = {"canvas": _tiles, "panned": _pan_and_scan}
+        return {"crop": image_size, **(cuts[fit](settings) if fit in cuts else {})}
+    if fit == "anyres":
         sides = {crop.get("height", image_size), size.get("shortest_edge", image_size)}
         if sides != {image_size}:
             raise ConfigError(
@@ -167,7 +141,7 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
                 f"{image_size}."
             )
         return {"crop": image_size}
-    if kind in ("clip", "llava"):
+    if fit == "cropped":
         hf.only(settings, "do_center_crop", True, "square images")
         hf.only(settings, "do_pad", False, "images that are cut, not padded")
         square = "shortest_edge" not in size and "height" in size  # whatever the aspect
@@ -180,9 +154,9 @@ def _sizes(settings: dict[str, Any], kind: str, image_size: int) -> dict[str, An
             )
         edge = 0 if square else hf.integer(size, "shortest_edge", default=image_size)
         return {"shortest_edge": edge, "crop": image_size}
-    if kind in ("mistral3", "pixtral"):
+    if fit == "bounded":
         return {"longest_edge": _longest_edge(size, image_size)}
-    if kind == "idefics3":
+    if fit == "split":
         tile = hf.integer(hf.table(settings, "max_image_size"), "longest_edge", default=image_size)
         if tile != image_size:
             raise ConfigError(

@@ -76,6 +76,7 @@ def test_what_is_left_out_has_its_default(
         ("paligemma", True, False, True),
         ("llava", False, True, True),
         ("qwen2_vl", None, False, False),
+        ("lighton_ocr", None, False, True),
     ],
 )
 def test_which_table_ties_embeddings(kind: str, whole: Any, text: bool, tied: bool) -> None:
@@ -123,6 +124,31 @@ def test_defaults_of_the_text_model_are_those_of_the_whole(
     assert (found.rope.theta, found.norm_eps) == (7e3, 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("kind", "expected", "heads", "gate"),
+    [
+        ("glm4v", (16, 1e-5, 16, True), 12, 13696),
+        ("glm4v_moe", (16, 1e-5, 8, True), 12, 13696),
+        ("glm_ocr", (16, 1e-5, 16, False), 16, 192),
+    ],
+)
+def test_what_glm_leaves_out(kind: str, expected: Any, heads: int, gate: int) -> None:
+    text = {
+        "model_type": f"{kind}_text", "hidden_size": 64, "num_attention_heads": 4,
+        "num_hidden_layers": 1, "vocab_size": 300, "intermediate_size": 96,
+        "max_position_embeddings": 512, "num_key_value_heads": 2,
+    }  # fmt: skip
+    classes = [f"{MODELS[kind][0]}ForConditionalGeneration"]
+    vision = {"out_hidden_size": 64}
+    found = model_config({"architectures": classes, "text_config": text, "vision_config": vision})
+    assert found.rope is not None
+    values = found.head_dim, found.norm_eps, found.rope.rotary_dim, found.qkv_bias
+    assert values == expected
+    assert found.vision is not None
+    assert found.vision.sections == (8, 12, 12)
+    assert (found.vision.num_heads, found.vision.connector[2].rows) == (heads, gate)
+
+
 @pytest.mark.parametrize("kind", ["llava", "pixtral"])
 def test_an_activation_that_is_no_name(kind: str) -> None:
     name, config, _ = MODELS[kind]
@@ -158,7 +184,8 @@ def test_mistral_small_as_it_is_published() -> None:
     }  # fmt: skip
     found = model_config(config).vision
     assert (found.image_size, found.learned_positions, found.num_layers) == (1540, 0, 24)
-    assert found.connector == ((1024, "none"), (5120, "gelu"), (5120, "none"))
+    products = [(each.rows, each.activation) for each in found.connector]
+    assert products == [(1024, "none"), (5120, "gelu"), (5120, "none")]
     with pytest.raises(UnsupportedModelError, match="vision_feature_layer is \\[-2, -1\\]"):
         model_config(config | {"vision_feature_layer": [-2, -1]})
     llava = {"architectures": ["LlavaForConditionalGeneration"]}

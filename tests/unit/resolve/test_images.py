@@ -7,11 +7,16 @@ from typing import Any
 import pytest
 
 from quire.core.errors import ConfigError
+from quire.core.images import Fit, VisionConfig
 from quire.models.registry import model_config
 from quire.resolve.images import _check_patches, _sizes
 from tests.golden.tiny_vision import MODELS
 
 SQUARE = {"height": 32, "width": 32}
+
+
+def tower(fit: Fit, side: int) -> VisionConfig:
+    return VisionConfig("any", 9, 32, 48, 2, 2, 4, "gelu", (), fit=fit, image_size=side)
 
 
 @pytest.mark.parametrize(
@@ -25,8 +30,7 @@ SQUARE = {"height": 32, "width": 32}
     ],
 )
 def test_null_says_nothing(settings: dict[str, Any], edge: int) -> None:
-    for kind in ("clip", "llava"):
-        assert _sizes(settings, kind, 32) == {"crop": 32, "shortest_edge": edge}
+    assert _sizes(settings, tower("cropped", 32)) == {"crop": 32, "shortest_edge": edge}
 
 
 @pytest.mark.parametrize(
@@ -41,7 +45,7 @@ def test_null_says_nothing(settings: dict[str, Any], edge: int) -> None:
 )
 def test_images_that_the_tower_does_not_read(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"preprocessor_config.json: .* cuts 32 × 32"):
-        _sizes(settings, "llava", 32)
+        _sizes(settings, tower("cropped", 32))
 
 
 @pytest.mark.parametrize(
@@ -53,9 +57,9 @@ def test_images_that_the_tower_does_not_read(settings: dict[str, Any]) -> None:
     ],
 )
 def test_pixtrals_longest_edge(settings: dict[str, Any], edge: int) -> None:
-    assert _sizes(settings, "pixtral", 64) == {"longest_edge": edge}
+    assert _sizes(settings, tower("bounded", 64)) == {"longest_edge": edge}
     with pytest.raises(ConfigError, match="one longest_edge"):
-        _sizes({"size": {"height": 32, "width": 48}}, "mistral3", 64)
+        _sizes({"size": {"height": 32, "width": 48}}, tower("bounded", 64))
 
 
 @pytest.mark.parametrize("name", ["patch_size", "merge_size", "temporal_patch_size"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 
 from msgspec.structs import replace
@@ -53,7 +53,7 @@ class _Expansion:
     ) -> tuple[list[int], tuple[ImageSpan, ...]]:
         if self._vision.whole == "prompt":
             return self._as_prefix(token_ids, images)
-        left, place = iter(images), _PLACES[self._vision.kind]
+        left, place = iter(images), _PLACES[self._vision.place]
         for token in token_ids:
             if token == self._vision.marker:
                 place(self, next(left))
@@ -103,19 +103,12 @@ class _Expansion:
             self._open_lines = 2
 
     def in_tiles(self, image: Prepared) -> None:
-        """Write the tiles of Idefics 3 between the texts that say where they lie."""
-        *texts, end = _around(image)
+        """Write each tile behind the text that says where it lies."""
+        *texts, end = _TEXTS[self._vision.place](image)
         for number, text in enumerate(texts):
             self._write(text)
             self._rows(image, number)
         self._write(end)
-
-    def in_one_run(self, image: Prepared) -> None:
-        """Write the rows of all tiles of InternVL between a begin and an end."""
-        self._write("<img>")
-        for number in range(len(image.tiles)):
-            self._rows(image, number)
-        self._write("</img>")
 
     def in_lines_of_tiles(self, image: Prepared) -> None:
         """Write the rows of LLaVA-NeXT: the whole image's, and those of its tiles' lines."""
@@ -213,22 +206,6 @@ class _Expansion:
         return 0 if text.strip("\n") else len(text)
 
 
-_PLACES = {
-    "gemma3": _Expansion.in_lines,
-    "idefics3": _Expansion.in_tiles,
-    "internvl": _Expansion.in_one_run,
-    "llava": _Expansion.plain,
-    "llava_next": _Expansion.in_lines_of_tiles,
-    "mistral3": _Expansion.in_ended_lines,
-    "paligemma": _Expansion.plain,
-    "pixtral": _Expansion.in_ended_lines,
-    "qwen2_5_vl": _Expansion.plain,
-    "qwen2_vl": _Expansion.plain,
-    "qwen3_5": _Expansion.plain,
-    "qwen3_vl": _Expansion.plain,
-}
-
-
 def _unpadded(plane: tuple[int, int], image: tuple[int, int]) -> tuple[int, int]:
     """Return the lines and columns of a plane of patches that show an image of this size."""
     (lines, columns), (height, width) = plane, image
@@ -239,8 +216,13 @@ def _unpadded(plane: tuple[int, int], image: tuple[int, int]) -> tuple[int, int]
     return lines, columns - (columns - shown) // 2 * 2
 
 
-def _around(image: Prepared) -> list[str]:
-    """Return the texts before each tile of Idefics 3, and behind the last."""
+def _run(image: Prepared) -> list[str]:
+    """InternVL: all tiles follow each other."""
+    return ["<img>", *[""] * (len(image.tiles) - 1), "</img>"]
+
+
+def _idefics3(image: Prepared) -> list[str]:
+    """Idefics 3: a line of tiles is one of text, and the whole stands behind an empty one."""
     fake = "<fake_token_around_image>"
     rows, columns = image.grid
     texts = []
@@ -251,3 +233,13 @@ def _around(image: Prepared) -> list[str]:
     ended = "\n\n" if rows else ""
     texts.append(f"{ended}{fake}<global-img>")
     return [*texts, fake]
+
+
+_TEXTS: dict[str, Callable[[Prepared], list[str]]] = {"run": _run, "tiles": _idefics3}
+"""By `VisionConfig.place`: the texts before each tile, and behind the last."""
+_PLACES = dict.fromkeys(_TEXTS, _Expansion.in_tiles) | {
+    "ended_lines": _Expansion.in_ended_lines,
+    "lines": _Expansion.in_lines,
+    "plain": _Expansion.plain,
+    "tile_lines": _Expansion.in_lines_of_tiles,
+}

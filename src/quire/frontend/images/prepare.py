@@ -85,7 +85,7 @@ def prepare(image: Any, vision: VisionConfig, config: ImageConfig) -> Prepared:
     else:
         opened = _raster(_given(image))
         digest.update(f"pixels {opened.size}".encode() + opened.pixels)
-    tiles, grid = _TILES[vision.kind](opened, vision, config)
+    tiles, grid = _FITS[vision.fit](opened, vision, config)
     size = opened.height, opened.width
     return Prepared(digest.digest(), [_tile(tile) for tile in tiles], grid, size)
 
@@ -229,20 +229,39 @@ def _panned(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
 
 def _whole(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Qwen2-VL: resize to whole rows, with a bounded number of pixels."""
+    return _in_rows(image, image.size, vision, config), (0, 0)
+
+
+def _framed(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """GLM-4V: like Qwen2-VL, as if each side were at least a row; pixels of all frames count."""
+    least = vision.patch_size * vision.merge
     width, height = image.size
-    if max(image.size) > _MOST_ASPECT * min(image.size):
+    if min(width, height) < least:
+        grow = max(least / height, least / width)
+        width, height = int(width * grow), int(height * grow)
+    return _in_rows(image, (width, height), vision, config), (0, 0)
+
+
+def _in_rows(
+    image: Raster, size: tuple[int, int], vision: VisionConfig, config: ImageConfig
+) -> list[Raster]:
+    """Return the image resized to whole rows, as near as possible to this width and height."""
+    width, height = size
+    if max(size) > _MOST_ASPECT * min(size):
         raise refused(f"one side is more than {_MOST_ASPECT} times the other")
     unit = vision.patch_size * vision.merge
     new_height, new_width = (round(side / unit) * unit for side in (height, width))
-    if new_height * new_width > config.longest_edge:
-        shrink = math.sqrt(height * width / config.longest_edge)
+    frames = vision.frames if vision.fit == "frames" else 1
+    least, most = config.shortest_edge / frames, config.longest_edge / frames
+    if new_height * new_width > most:
+        shrink = math.sqrt(height * width / most)
         new_height, new_width = (
             max(unit, math.floor(side / shrink / unit) * unit) for side in (height, width)
         )
-    elif new_height * new_width < config.shortest_edge:
-        grow = math.sqrt(config.shortest_edge / (height * width))
+    elif new_height * new_width < least:
+        grow = math.sqrt(least / (height * width))
         new_height, new_width = (math.ceil(side * grow / unit) * unit for side in (height, width))
-    return [image.resize((new_width, new_height), config.resample)], (0, 0)
+    return [image.resize((new_width, new_height), config.resample)]
 
 
 def _bounded(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
@@ -350,21 +369,16 @@ def _long_edge(size: tuple[int, int], longest: int) -> tuple[int, int]:
     return max(width, 1), max(height, 1)
 
 
-_TILES = {
-    "clip": _cropped,
-    "gemma3": _panned,
-    "idefics3": _split,
-    "internvl": _canvas,
-    "llava": _cropped,
-    "llava_next": _anyres,
-    "mistral3": _bounded,
-    "paligemma": _square,
-    "pixtral": _bounded,
-    "qwen2_5_vl": _whole,
-    "qwen2_vl": _whole,
-    "qwen3_5": _whole,
-    "qwen3_vl": _whole,
-    "siglip": _square,
+_FITS = {
+    "anyres": _anyres,
+    "bounded": _bounded,
+    "canvas": _canvas,
+    "cropped": _cropped,
+    "frames": _framed,
+    "panned": _panned,
+    "split": _split,
+    "square": _square,
+    "whole": _whole,
 }
 
 

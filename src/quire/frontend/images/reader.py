@@ -95,7 +95,7 @@ def _least_rows(image: Prepared, vision: VisionConfig) -> int:
     if vision.pool is not None:
         return 1
     unit = vision.patch_size * vision.merge
-    tiles = image.tiles[:1] if vision.kind == "llava_next" else image.tiles
+    tiles = image.tiles[:1] if vision.resolutions else image.tiles
     return sum(tile.rows or (tile.height // unit) * (tile.width // unit) for tile in tiles)
 
 

@@ -44,6 +44,14 @@ PROJECTED = r"(?:model\.)?(?:vision_tower|multi_modal_projector)\."
 """`VisionArchitecture.tower` of most models."""
 
 
+ON_CLIP = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "resample": 3,
+}
+ON_SIGLIP = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3, "resample": 3}
+
+
 @dataclass(frozen=True, slots=True)
 class VisionArchitecture:
     """One family of models that read images.
@@ -55,6 +63,10 @@ class VisionArchitecture:
         text: pairs of a regular expression and what takes its place in names of the text model, so
             that they are those of a checkpoint of the text model alone. The first match counts.
         text_types: `model_type` of the text model's config → that of an architecture.
+        text_config: completes the text model's config; absent fields may mean something else in it.
+        renamed: pairs of what stands in names of the tower, and what takes its place.
+        processor: what fields that preprocessor_config.json lacks mean.
+        settings: those that `--mm-processor-kwargs` may change.
     """
 
     parse: Callable[[hf.HFConfig, ModelConfig], VisionConfig]
@@ -62,12 +74,18 @@ class VisionArchitecture:
     names: WeightNames
     text: tuple[tuple[str, str], ...]
     text_types: dict[str, str] = field(default_factory=dict)
+    text_config: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    renamed: tuple[tuple[str, str], ...] = (("vision_tower.vision_model.", "vision_tower."),)
+    processor: dict[str, Any] = field(default_factory=lambda: ON_CLIP)
+    settings: tuple[str, ...] = ()
 
     def tower_name(self, stored: str) -> str | None:
         """Return a stored tensor's name among `names`; None if it is not the tower's."""
         if re.match(self.tower, stored) is None:
             return None
-        name = stored.removeprefix("model.").replace("vision_tower.vision_model.", "vision_tower.")
+        name = stored.removeprefix("model.")
+        for old, new in self.renamed:
+            name = name.replace(old, new)
         # Bare parameters are named like the others.
         return re.sub(_BARE, r"\1.weight", re.sub(_JOINED, r"\1.\2", name))
 
@@ -157,11 +175,11 @@ def square(config: hf.HFConfig, name: str, default: int) -> int:
     return hf.integer({name: value}, name)
 
 
-def sections(config: hf.HFConfig) -> tuple[int, ...]:
+def sections(config: hf.HFConfig, default: list[int] | None = None) -> tuple[int, ...]:
     """Return the frequencies that M-RoPE turns by time, height and width."""
     text = hf.table(config, "text_config") or config
     rope = hf.table(text, "rope_parameters") | hf.table(text, "rope_scaling")
-    found = rope.get("mrope_section")
+    found = rope.get("mrope_section", default)
     if not isinstance(found, list) or len(found) != 3 or any(type(n) is not int for n in found):
         raise hf.wrong("mrope_section", found, "three numbers")
     return tuple(found)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 from quire.core.config import EngineConfig
-from quire.core.images import VisionConfig
+from quire.core.images import Product, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models.layout import Layout
 from quire.models.parameters import Parameter
@@ -23,7 +24,7 @@ def tower_model(vision: VisionConfig) -> ModelConfig:
         intermediate_size=vision.intermediate_size,
         num_hidden_layers=vision.num_layers,
         num_attention_heads=vision.num_heads,
-        num_key_value_heads=vision.num_heads,
+        num_key_value_heads=vision.kv_heads or vision.num_heads,
         head_dim=vision.hidden_size // vision.num_heads,
         max_position_embeddings=1,
         norm=vision.norm,
@@ -31,6 +32,7 @@ def tower_model(vision: VisionConfig) -> ModelConfig:
         norms=("attn_norm", "mlp_norm", *(name for name, there in optional.items() if there)),
         activation=vision.activation,
         qkv_bias=vision.qkv_bias,
+        qk_norm=vision.qk_norm,
         output_bias=vision.output_bias,
         mlp_bias=vision.mlp_bias,
         sliding_window=vision.window or None,
@@ -40,25 +42,42 @@ def tower_model(vision: VisionConfig) -> ModelConfig:
     )
 
 
-def connector(vision: VisionConfig) -> list[LinearSpec]:
-    """Return the products behind the layers."""
-    return _products(vision, "connector")
+def patch_norm(vision: VisionConfig) -> NormSpec:
+    """Return the norm of patches before their positions are added."""
+    return NormSpec("patch.norm", vision.hidden_size, bias=vision.norm == "layer_norm")
 
 
-def deep_connectors(vision: VisionConfig) -> list[list[LinearSpec]]:
-    """Return the products of each deep layer, which are like those behind the layers."""
-    return [_products(vision, f"deep.{i}") for i in range(len(vision.deep_layers))]
+def connectors(vision: VisionConfig) -> dict[str, tuple[Product, ...]]:
+    """Return the products behind the layers, and those of each deep layer, by their stems.
 
-
-def _products(vision: VisionConfig, stem: str) -> list[LinearSpec]:
-    found, columns = [], vision.hidden_size * vision.row_patches
-    for i, (rows, activation) in enumerate(vision.connector):
-        kind = None if activation == "none" else activation
-        found.append(
-            LinearSpec(f"{stem}.{i}", (rows,), columns, vision.connector_bias, activation=kind)
-        )
-        columns = rows
+    The latter are like the former, with a norm of each row.
+    """
+    found, (first, *others) = {"connector": vision.connector}, vision.connector or (None,)
+    for i in range(len(vision.deep_layers)):
+        assert first is not None
+        deep = first._replace(norm="layer", eps=vision.norm_eps)
+        found[f"deep.{i}"] = (deep, *others)
     return found
+
+
+def products(
+    vision: VisionConfig, stem: str, wanted: tuple[Product, ...]
+) -> Iterator[tuple[Product, int, LinearSpec]]:
+    """Yield products, the width of the norm in front of them, and their declarations."""
+    columns = vision.hidden_size * vision.row_patches
+    for i, product in enumerate(wanted):
+        rows = product.rows
+        gated = product.activation.endswith("_mul")
+        linear = LinearSpec(
+            f"{stem}.{i}",
+            (rows,) * (1 + gated),
+            columns,
+            product.bias,
+            activation=None if product.activation == "none" else product.activation,
+            runs=((rows, rows), (0, rows)) if product.swapped else (),
+        )
+        yield product, columns if product.norm == "layer" else vision.hidden_size, linear
+        columns = rows
 
 
 def pool_linears(vision: VisionConfig) -> list[LinearSpec]:
@@ -75,43 +94,41 @@ def pool_linears(vision: VisionConfig) -> list[LinearSpec]:
 @lru_cache(maxsize=8)
 def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
     """Return all parameters of the tower, in the order of the computation."""
-    hidden, side = vision.hidden_size, vision.patch_size
-    frames = (vision.frames,) if vision.frames > 1 else ()
-    found = [Parameter("patch.weight", (hidden, 3, *frames, side, side), (hidden,), "table")]
+    hidden = vision.hidden_size
+    found = [Parameter("patch.weight", (hidden, vision.patch_values), (hidden,), "table")]
     if vision.patch_bias:
-        found.append(Parameter("patch.bias", (hidden,), (hidden,), "bias"))
+        found.append(_vector("patch.bias", hidden))
+    if vision.patch_norm:
+        found += patch_norm(vision).parameters()
     if vision.class_token:
-        shape: tuple[int, ...] = (1, 1, hidden) if vision.boxed else (hidden,)
-        found.append(Parameter("class.weight", shape, shape[:1], "bias"))
+        found.append(_vector("class.weight", hidden))
     if rows := vision.learned_positions:
-        shape = (1, rows, hidden) if vision.boxed else (rows, hidden)
-        found.append(Parameter("positions.weight", shape, shape[:1], "table"))
+        found.append(Parameter("positions.weight", (rows, hidden), (rows,), "table"))
     found += Layout(tower_model(vision)).parameters()
     if vision.layer_scale:
-        for i in range(vision.num_layers):
-            for stem in ("attn_scale", "mlp_scale"):
-                found.append(Parameter(f"layers.{i}.{stem}.weight", (hidden,), (hidden,), "bias"))
+        stems = ("attn_scale", "mlp_scale")
+        layers = range(vision.num_layers)
+        found += (_vector(f"layers.{i}.{stem}.weight", hidden) for i in layers for stem in stems)
     if vision.pool == "attention":
-        found.append(Parameter("pool.probe.weight", (1, 1, hidden), (1,), "bias"))
+        found.append(_vector("pool.probe.weight", hidden))
         found += NormSpec("pool.norm", hidden, bias=True).parameters()
         for linear in pool_linears(vision):
             found += linear.parameters()
-    if vision.connector_norm is not None:
-        width = hidden if vision.connector_norm == "rms" else hidden * vision.row_patches
-        for kind in ("weight",) if vision.connector_norm == "rms" else ("weight", "bias"):
-            found.append(Parameter(f"connector_norm.{kind}", (width,), (width,), "bias"))
-    for linear in connector(vision):
-        found += linear.parameters()
-    if vision.resolutions:
-        rows = vision.connector[-1][0]
-        found.append(Parameter("newline.weight", (rows,), (rows,), "bias"))
-    wide = hidden * vision.row_patches
-    for i, linears in enumerate(deep_connectors(vision)):
-        for kind in ("weight", "bias"):
-            found.append(Parameter(f"deep.{i}.norm.{kind}", (wide,), (wide,), "bias"))
-        for linear in linears:
+    for stem, wanted in connectors(vision).items():
+        for product, width, linear in products(vision, stem, wanted):
+            if product.norm is not None:
+                norm = NormSpec(
+                    f"{linear.stem}.norm", width, bias=product.norm in ("layer", "patch")
+                )
+                found += norm.parameters()
             found += linear.parameters()
+    if vision.resolutions:
+        found.append(_vector("newline.weight", vision.connector[-1].rows))
     return tuple(found)
+
+
+def _vector(name: str, width: int) -> Parameter:
+    return Parameter(name, (width,), (width,), "bias")
 
 
 def tower_activation_bytes(config: EngineConfig) -> int:
@@ -119,7 +136,7 @@ def tower_activation_bytes(config: EngineConfig) -> int:
     vision, images = config.model.vision, config.images
     if vision is None or images is None:
         return 0
-    edge = images.longest_edge**2 if vision.line_ends else images.longest_edge
+    edge = images.longest_edge ** (2 if vision.fit == "bounded" else 1)
     pixels = images.crop**2 or edge
     patches = pixels // vision.patch_size**2 + 1
     # A patch and its copies; the residual stream, q, k, v, keys and values in the cache.

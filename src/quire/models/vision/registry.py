@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
-from quire.core.images import VisionConfig, VisionKind
+from quire.core.images import VisionConfig
 from quire.core.registry import Registry
 from quire.models import hf
 from quire.models.vision.architecture import VisionArchitecture
 
-CLASSES: dict[str, VisionKind] = {
+CLASSES = {
     "CLIPModel": "clip",
+    "Exaone4_5_ForConditionalGeneration": "exaone4_5",
     "Gemma3ForConditionalGeneration": "gemma3",
+    "Glm46VForConditionalGeneration": "glm4v",
+    "Glm4vForConditionalGeneration": "glm4v",
+    "Glm4vMoeForConditionalGeneration": "glm4v",
+    "GlmOcrForConditionalGeneration": "glm_ocr",
     "Idefics3ForConditionalGeneration": "idefics3",
     "InternVLForConditionalGeneration": "internvl",
+    "LightOnOcrForConditionalGeneration": "lighton_ocr",
     "LlavaForConditionalGeneration": "llava",
     "LlavaNextForConditionalGeneration": "llava_next",
     "Mistral3ForConditionalGeneration": "mistral3",
@@ -28,9 +34,11 @@ CLASSES: dict[str, VisionKind] = {
     "SmolVLMForConditionalGeneration": "idefics3",
 }
 _CLIP, _PIXTRAL, _SIGLIP = "clip_vision_model", "pixtral", "siglip_vision_model"
+_HERE = "quire.models.vision.families"
 _KINDS = Registry(
     "vision architecture",
-    {kind: f"quire.models.vision.{kind}:ARCHITECTURE" for kind in get_args(VisionKind)},
+    {kind: f"{_HERE}.{kind}:ARCHITECTURE" for kind in (*CLASSES.values(), "pixtral")}
+    | {"glm_ocr": f"{_HERE}.glm4v:OCR", "llava_siglip": f"{_HERE}.llava:ON_SIGLIP"},
 )
 
 
@@ -39,7 +47,7 @@ def vision_architecture(kind: str) -> VisionArchitecture:
     return found
 
 
-def vision_kind(config: hf.HFConfig) -> VisionKind | None:
+def vision_kind(config: hf.HFConfig) -> str | None:
     """Return the kind of a model that reads images; None if Quire has none under its name."""
     classes = config.get("architectures")
     found = classes if isinstance(classes, list) else []
@@ -53,11 +61,12 @@ def vision_kind(config: hf.HFConfig) -> VisionKind | None:
         return "pixtral"
     # SigLIP has no class: a checkpoint that drops the first row drops a patch.
     if below == _SIGLIP and kind == "llava":
-        return kind if config.get("vision_feature_select_strategy") == "full" else None
+        whole = config.get("vision_feature_select_strategy") == "full"
+        return "llava_siglip" if whole else None
     return kind if below == _CLIP else None
 
 
-def text_config(config: hf.HFConfig, kind: VisionKind | None) -> dict[str, Any]:
+def text_config(config: hf.HFConfig, kind: str | None) -> dict[str, Any]:
     """Return the config.json of the text model alone; `kind` is None if its tower is unknown."""
     nested = hf.table(config, "text_config")
     text = dict(nested or config)
@@ -66,8 +75,9 @@ def text_config(config: hf.HFConfig, kind: VisionKind | None) -> dict[str, Any]:
     for name in ("torch_dtype", "dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id"):
         if text.get(name) is None and config.get(name) is not None:
             text[name] = config[name]
-    if nested and (kind in _OUTER_TIES or config.get("tie_word_embeddings")):
-        text["tie_word_embeddings"] = config.get("tie_word_embeddings", True)
+    tied = config.get("tie_word_embeddings")
+    if nested and (kind in _OUTER_TIES or tied):
+        text["tie_word_embeddings"] = True if tied is None else tied
     text = _DEFAULTS.get(str(text.get("model_type")), {}) | text
     theta, ropes = _THETAS.get(str(text.get("model_type"))), [hf.table(text, n) for n in _ROPES]
     if theta and not any(table.get("rope_theta") for table in (text, *ropes)):
@@ -76,9 +86,11 @@ def text_config(config: hf.HFConfig, kind: VisionKind | None) -> dict[str, Any]:
         text["projection_dim"] = config.get("projection_dim", 512)
     if kind == "paligemma":  # of prompts (`VisionConfig.whole`)
         text.pop("use_bidirectional_attention", None)
-    types = {} if kind is None else vision_architecture(kind).text_types
-    if isinstance(model_type := text.get("model_type"), str):
-        text["model_type"] = types.get(model_type, model_type)
+    if kind is not None:
+        family = vision_architecture(kind)
+        text = family.text_config(text)
+        if isinstance(model_type := text.get("model_type"), str):
+            text["model_type"] = family.text_types.get(model_type, model_type)
     # M-RoPE turns like the plain one, but for its positions (`VisionConfig.sections`).
     for name in _ROPES:
         if (rope := hf.table(text, name)) and "mrope_section" in rope:
@@ -136,11 +148,11 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 """What text models are that a checkpoint's text_config only names, as those of Gemma 3 and LLaVA
 do."""
 _MROPE = ("mrope_section", "mrope_interleaved")
-_OUTER_TIES = ("gemma3", "paligemma")
+_OUTER_TIES = ("gemma3", "lighton_ocr", "paligemma")
 """Kinds that never read whether text_config ties the embeddings, as in Transformers."""
 
 
-def parse_vision(config: hf.HFConfig, kind: VisionKind, text: Any) -> VisionConfig:
+def parse_vision(config: hf.HFConfig, kind: str, text: Any) -> VisionConfig:
     """Return the tower of a config.json, whose text model is `text`."""
     found = vision_architecture(kind).parse(config, text)
     if found.hidden_size % found.num_heads:

@@ -145,7 +145,8 @@ def tensor_names(architecture: str, model_type: str) -> TensorNames:
         block["ffn_gate_up_exps"] = stacked.name
     if architecture == "glm4moe":
         block |= _NEXTN
-    top = {stem: names.top[own] for stem, own in _TOP.items() if own in names.top}
+    named = ((stem, names.top.get(own)) for stem, own in _TOP.items())
+    top = {stem: name for stem, name in named if isinstance(name, str)}
     if architecture == "bitnet":  # its head is always the embedding
         del top["output"]
     transposed = {stem for stem, own, _ in found if own in names.transposed}

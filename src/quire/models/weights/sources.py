@@ -194,8 +194,11 @@ class _Matcher:
     ) -> Piece:
         wanted = shape[::-1] if transposed else shape
         found = self._shape(source)
-        if parameter.kind == "exact" and found and _above_one(found) == _above_one(shape):
-            # A vector as a matrix of one row (ERNIE), or a convolution of single channels.
+        # A vector as a matrix of one row (ERNIE), or a convolution of single channels.
+        loose = parameter.kind in ("exact", "bias", "table")
+        if found and loose and _above_one(found) == _above_one(shape):
+            wanted = found
+        if found and _is_convolution(found, shape):
             wanted = found
         stored = self._find(source, wanted)
         matrix = len(shape) == 2
@@ -360,6 +363,12 @@ def _num_layers(wanted: Sequence[Parameter]) -> int:
 
 def _above_one(shape: tuple[int, ...]) -> list[int]:
     return [size for size in shape if size > 1]
+
+
+def _is_convolution(found: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Return whether a matrix is stored as a convolution of windows that do not overlap."""
+    wide = len(shape) == 2 < len(found)
+    return wide and found[0] == shape[0] and math.prod(found) == math.prod(shape)
 
 
 def _expected(spec: Stored) -> str:

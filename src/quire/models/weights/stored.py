@@ -192,6 +192,8 @@ class StoredParameters:
                 f"({self._weights.tensors[name].file.name}).",
                 fix="Download the model again, or use another copy of it.",
             )
+        if piece.cut is None and values.ndim > 1 + bool(piece.columns):  # see `_Matcher._dense`
+            values = values.reshape(piece.rows, -1) if piece.columns else values.reshape(-1)
         return _transposed(values) if piece.transposed else values
 
 

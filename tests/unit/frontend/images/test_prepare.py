@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from quire.core.errors import InvalidRequestError
-from quire.core.images import ImageConfig, ImageSpan, VisionConfig
+from quire.core.images import ImageConfig, ImageSpan, Product, VisionConfig
 from quire.core.options import RequestInputs
 from quire.core.request import Request
 from quire.core.sampling_params import SamplingParams
@@ -26,7 +26,7 @@ from quire.text.tokenizers.tokenizer import load_tokenizer
 
 CONFIG = ImageConfig((0.5,) * 3, (0.5,) * 3, 4, 0, shortest_edge=64, longest_edge=4096)
 VISION = VisionConfig(
-    "qwen2_vl", 9, 32, 48, 2, 2, 4, "quick_gelu", ((64, "none"),), merge=2, sections=(2, 3, 3)
+    "qwen2_vl", 9, 32, 48, 2, 2, 4, "quick_gelu", (Product(64),), merge=2, sections=(2, 3, 3)
 )
 
 

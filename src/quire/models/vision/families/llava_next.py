@@ -8,7 +8,7 @@ from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.vision import architecture as towers
-from quire.models.vision import llava
+from quire.models.vision.families import llava
 
 _SIZES = [[336, 672], [672, 336], [672, 672], [1008, 336], [336, 1008]]
 
@@ -24,7 +24,11 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     ):
         raise hf.wrong("image_grid_pinpoints", sizes, f"pairs of multiples of {side}")
     return replace(
-        vision, kind="llava_next", resolutions=tuple((height, width) for height, width in sizes)
+        vision,
+        kind="llava_next",
+        fit="anyres",
+        place="tile_lines",
+        resolutions=tuple((height, width) for height, width in sizes),
     )
 
 

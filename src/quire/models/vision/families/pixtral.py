@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.images import VisionConfig
+from quire.core.images import Product, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
@@ -16,11 +16,11 @@ _GATED = {"silu": "silu_mul", "gelu": "gelu_mul"}
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     strategy = {"vision_feature_select_strategy": "default", **config}
     hf.only(strategy, "vision_feature_select_strategy", "full", "all patches")
-    return pixtral(config, text, token=32000, layer=-2, bias=True, final_norm=False)
+    return pixtral(config, text, token=32000, layer=-2, bias=True)
 
 
 def pixtral(
-    config: hf.HFConfig, text: ModelConfig, *, token: int, layer: int, bias: bool, final_norm: bool
+    config: hf.HFConfig, text: ModelConfig, *, token: int, layer: int, bias: bool
 ) -> VisionConfig:
     """Return a tower of Pixtral; `token`, `layer` and `bias` are what an absent field means."""
     vision = hf.table(config, "vision_config")
@@ -38,6 +38,7 @@ def pixtral(
     rope = hf.table(vision, "rope_parameters")
     if rope.get("rope_type") != "default":  # as Transformers once wrote it
         hf.only(rope, "rope_type", "axial", "positions by height and width")
+    bias = hf.boolean(config, "multimodal_projector_bias", default=bias)
     theta = hf.number(vision, "rope_theta", default=10_000.0)
     return VisionConfig(
         kind="pixtral",
@@ -49,8 +50,10 @@ def pixtral(
         patch_size=towers.square(vision, "patch_size", 16),
         image_size=towers.square(vision, "image_size", 1024),
         activation="silu_mul" if activation == "silu" else "gelu_mul",
-        connector=((text.hidden_size, "gelu"), (text.hidden_size, "none")),
-        connector_bias=hf.boolean(config, "multimodal_projector_bias", default=bias),
+        connector=(Product(text.hidden_size, "gelu", bias), Product(text.hidden_size, bias=bias)),
+        fit="bounded",
+        place="ended_lines",
+        positions="none",
         norm="rms_norm",
         norm_eps=EPS,
         patch_bias=False,
@@ -58,7 +61,7 @@ def pixtral(
         qkv_bias=False,
         output_bias=False,
         embed_norm=True,
-        final_norm=final_norm,
+        final_norm=False,
         rope_theta=hf.number(rope, "rope_theta", default=theta),
         alternate=True,
         line_ends=True,
@@ -89,4 +92,5 @@ ARCHITECTURE = towers.VisionArchitecture(
         ignored=r".*\.layers\.\d+\..*",
     ),
     text=towers.CAUSAL_LM,
+    settings=("size",),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.core.errors import UnsupportedModelError
-from quire.core.images import VisionConfig
+from quire.core.images import Product, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.vision import architecture as towers
@@ -27,9 +27,9 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         placeholder=hf.integer(config, "boi_token_index", "boi_token_id", default=255999),
         end_token=hf.integer(config, "eoi_token_index", "eoi_token_id", default=256000),
         **tower,
-        connector=((text.hidden_size, "none"),),
-        connector_bias=False,
-        connector_norm="rms",
+        connector=(Product(text.hidden_size, bias=False, norm="plus_one", eps=tower["norm_eps"]),),
+        fit="panned",
+        place="lines",
         merge=across // side,
         pooled=True,
         whole="image",
@@ -42,10 +42,17 @@ ARCHITECTURE = towers.VisionArchitecture(
     names=towers.tower_names(
         "vision_tower",
         {
-            "connector_norm": "multi_modal_projector.mm_soft_emb_norm",
+            "connector.0.norm": "multi_modal_projector.mm_soft_emb_norm",
             "connector.0": "multi_modal_projector.mm_input_projection",
         },
         transposed=frozenset({"connector.0"}),
     ),
     text=towers.CAUSAL_LM,
+    processor=towers.ON_SIGLIP | {"resample": 2},
+    settings=(
+        "do_pan_and_scan",
+        "pan_and_scan_min_crop_size",
+        "pan_and_scan_max_num_crops",
+        "pan_and_scan_min_ratio_to_activate",
+    ),
 )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from quire.core.images import VisionConfig
+from quire.core.images import Product, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.vision import architecture as towers
 
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
+    shape = towers.clip_shape(hf.table(config, "vision_config"))
     return VisionConfig(
         kind="clip",
         image_token=0,
-        **towers.clip_shape(hf.table(config, "vision_config")),
-        connector=((text.num_labels, "none"),),
-        connector_bias=False,
-        connector_norm="layer",
+        **shape,
+        connector=(Product(text.num_labels, bias=False, norm="layer", eps=shape["norm_eps"]),),
+        fit="cropped",
         pool="class",
     )
 
@@ -25,7 +25,7 @@ ARCHITECTURE = towers.VisionArchitecture(
     tower=r"(?:vision_model|visual_projection)\.",
     names=towers.tower_names(
         "vision_model",
-        {"connector_norm": "vision_model.post_layernorm", "connector.0": "visual_projection"},
+        {"connector.0.norm": "vision_model.post_layernorm", "connector.0": "visual_projection"},
     ),
     text=(),
 )

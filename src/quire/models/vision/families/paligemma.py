@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.images import VisionConfig
+from quire.core.images import Product, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.vision import architecture as towers
@@ -13,7 +13,8 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         kind="paligemma",
         image_token=towers.image_token(config, 256000),
         **towers.siglip_shape(hf.table(config, "vision_config")),
-        connector=((text.hidden_size, "none"),),
+        connector=(Product(text.hidden_size),),
+        fit="square",
         whole="prompt",
     )
 
@@ -23,4 +24,5 @@ ARCHITECTURE = towers.VisionArchitecture(
     tower=towers.PROJECTED,
     names=towers.tower_names("vision_tower", {"connector.0": "multi_modal_projector.linear"}),
     text=towers.CAUSAL_LM,
+    processor=towers.ON_SIGLIP,
 )

@@ -7,8 +7,8 @@ from dataclasses import replace
 from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
-from quire.models.vision import qwen3_vl
-from quire.models.vision.qwen2_vl import TEXT
+from quire.models.vision.families import qwen3_vl
+from quire.models.vision.families.qwen2_vl import TEXT
 
 _IMAGE = 248_056
 

@@ -19,7 +19,9 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
             f"texts {text.num_labels}.",
             param="projection_size",
         )
-    return VisionConfig(kind="siglip", image_token=0, **shape, connector=(), pool="attention")
+    return VisionConfig(
+        kind="siglip", image_token=0, **shape, connector=(), fit="square", pool="attention"
+    )
 
 
 _HEAD = "vision_model.head"
@@ -39,4 +41,5 @@ ARCHITECTURE = towers.VisionArchitecture(
         ignored=r".*\.position_ids",
     ),
     text=(),
+    processor=towers.ON_SIGLIP,
 )

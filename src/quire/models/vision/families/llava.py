@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from quire.core.images import VisionConfig
+from dataclasses import replace
+
+from quire.core.images import Product, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.vision import architecture as towers
@@ -12,19 +14,19 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
     hf.only(config, "projector_hidden_act", "gelu", "the projector of LLaVA 1.5")
     if vision.get("model_type") == "siglip_vision_model":
-        tower = towers.siglip_shape(vision) | {"final_norm": False}
+        tower = towers.siglip_shape(vision) | {"final_norm": False, "kind": "llava_siglip"}
     else:
         why = "the patches without the class"
         hf.only(config, "vision_feature_select_strategy", "default", why)
-        tower = towers.clip_shape(vision)
+        tower = towers.clip_shape(vision) | {"kind": "llava"}
     layers = towers.layers_read(config, tower["num_layers"], -2)
     hidden = text.hidden_size
+    bias = hf.boolean(config, "multimodal_projector_bias", default=True)
     return VisionConfig(
-        kind="llava",
         image_token=towers.image_token(config, 32000),
         **tower | {"num_layers": layers},
-        connector=((hidden, "gelu"), (hidden, "none")),
-        connector_bias=hf.boolean(config, "multimodal_projector_bias", default=True),
+        fit="cropped",
+        connector=(Product(hidden, "gelu", bias), Product(hidden, bias=bias)),
     )
 
 
@@ -42,3 +44,4 @@ ARCHITECTURE = towers.VisionArchitecture(
     ),
     text=towers.CAUSAL_LM,
 )
+ON_SIGLIP = replace(ARCHITECTURE, processor=towers.ON_SIGLIP)

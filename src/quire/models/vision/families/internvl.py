@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from quire.core.images import VisionConfig
+from quire.core.images import Product, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
@@ -15,6 +13,7 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
     hf.only(config, "vision_feature_layer", -1, "the last layer")
     hf.only(config, "vision_feature_select_strategy", "default", "the patches without the class")
+    hf.only(config, "projector_hidden_act", "gelu", "the projector of InternVL 3")
     hf.only(config, "downsample_ratio", 0.5, "rows of four patches")
     hf.only(vision, "use_qk_norm", False, "queries and keys without norms")
     hf.only(vision, "use_absolute_position_embeddings", True, "learned positions")
@@ -34,21 +33,15 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         activation=towers.gelu(vision, "hidden_act", "gelu"),
         norm="rms_norm" if norm == "rms_norm" else "layer_norm",
         norm_eps=hf.number(vision, "layer_norm_eps", default=1e-6),
-        connector=((hidden, _projector(config)), (hidden, "none")),
-        connector_norm="layer",
+        connector=(Product(hidden, "gelu", norm="layer"), Product(hidden)),
+        fit="canvas",
+        place="run",
         merge=2,
         class_token=True,
         qkv_bias=hf.boolean(vision, "attention_bias", default=False),
         final_norm=not hf.boolean(vision, "use_mean_pooling", default=True),
         layer_scale=True,
-        boxed=True,
     )
-
-
-def _projector(config: hf.HFConfig) -> Any:
-    """Return the projector's activation."""
-    hf.only(config, "projector_hidden_act", "gelu", "the projector of InternVL 3")
-    return "gelu"
 
 
 ARCHITECTURE = towers.VisionArchitecture(
@@ -60,7 +53,7 @@ ARCHITECTURE = towers.VisionArchitecture(
             "class": "vision_tower.embeddings.cls_token",
             "positions": "vision_tower.embeddings.position_embeddings",
             "norm": "vision_tower.layernorm",
-            "connector_norm": "multi_modal_projector.layer_norm",
+            "connector.0.norm": "multi_modal_projector.layer_norm",
             "connector.0": "multi_modal_projector.linear_1",
             "connector.1": "multi_modal_projector.linear_2",
         },
@@ -79,4 +72,5 @@ ARCHITECTURE = towers.VisionArchitecture(
         ignored=r".*\.mask_token",
     ),
     text=towers.CAUSAL_LM,
+    settings=("crop_to_patches", "min_patches", "max_patches"),
 )

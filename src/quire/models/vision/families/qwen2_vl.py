@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.core.images import VisionConfig
+from quire.core.images import Product, VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architecture import WeightNames
@@ -18,6 +18,7 @@ TOP = {
     "connector.1": "visual.merger.mlp.2",
 }
 TEXT = ((r"^model\.language_model\.", "model."),)
+SETTINGS = ("min_pixels", "max_pixels", "size")
 TEXT_TYPES = {
     "qwen2_vl": "qwen2",
     "qwen2_vl_text": "qwen2",
@@ -27,9 +28,18 @@ TEXT_TYPES = {
 
 
 def grid(
-    config: hf.HFConfig, text: ModelConfig, hidden: int, *, layers: int = 32, patch: int = 14
+    config: hf.HFConfig,
+    text: ModelConfig,
+    hidden: int,
+    *,
+    layers: int = 32,
+    patch: int = 14,
+    turned: bool = True,
+    sections: list[int] | None = None,
 ) -> dict[str, Any]:
-    """Return the fields that Qwen's towers share; the arguments are what absent ones mean."""
+    """Return the fields that Qwen's towers share; the arguments are what absent ones mean.
+
+    Without `turned`, the text model has plain positions."""
     vision = hf.table(config, "vision_config")
     rope = hf.table(vision, "rope_parameters")
     if rope.get("rope_type") != "axial":  # as Transformers writes it
@@ -41,11 +51,12 @@ def grid(
         "num_layers": hf.integer(vision, "depth", default=layers),
         "num_heads": hf.integer(vision, "num_heads", default=16),
         "patch_size": hf.integer(vision, "patch_size", default=patch),
-        "connector": ((hidden * merge**2, "gelu"), (text.hidden_size, "none")),
+        "connector": (Product(hidden * merge**2, "gelu"), Product(text.hidden_size)),
+        "positions": "none",
         "merge": merge,
         "frames": hf.integer(vision, "temporal_patch_size", default=2),
         "rope_theta": hf.number(rope, "rope_theta", default=10_000.0),
-        "sections": towers.sections(config),
+        "sections": towers.sections(config, sections) if turned else (),
     }
 
 
@@ -79,4 +90,5 @@ ARCHITECTURE = towers.VisionArchitecture(
     names(TOP, {"mlp.up": ("mlp.fc1",), "mlp.down": ("mlp.fc2",)}),
     text=TEXT,
     text_types=TEXT_TYPES,
+    settings=SETTINGS,
 )

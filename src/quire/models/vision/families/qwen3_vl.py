@@ -8,7 +8,7 @@ from quire.core.images import VisionConfig
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.vision import architecture as towers
-from quire.models.vision.qwen2_vl import TEXT, TOWER, grid, names
+from quire.models.vision.families.qwen2_vl import SETTINGS, TEXT, TOWER, grid, names
 
 _DEEP_LAYERS = [8, 16, 24]
 _MOST_DEEP = 16
@@ -38,10 +38,9 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         raise hf.wrong("num_position_embeddings", places, "a square number")
     return VisionConfig(
         kind="qwen3_vl",
-        **tower,
+        **tower | {"positions": "corners"},
         intermediate_size=hf.integer(vision, "intermediate_size", default=4304),
         image_size=side * tower["patch_size"],
-        interpolated=True,
         activation=towers.gelu(vision, "hidden_act", "gelu_pytorch_tanh"),
         interleaved=True,
         deep_layers=tuple(deep),
@@ -57,7 +56,7 @@ ARCHITECTURE = towers.VisionArchitecture(
             "positions": "visual.pos_embed",
             "norm": "visual.merger.norm",
             **{
-                f"deep.{i}.norm": f"visual.deepstack_merger_list.{i}.norm"
+                f"deep.{i}.0.norm": f"visual.deepstack_merger_list.{i}.norm"
                 for i in range(_MOST_DEEP)
             },
             **{
@@ -76,4 +75,6 @@ ARCHITECTURE = towers.VisionArchitecture(
         "qwen3_vl_moe": "qwen3_moe",
         "qwen3_vl_moe_text": "qwen3_moe",
     },
+    processor=towers.ON_SIGLIP | {"size": {"shortest_edge": 2**16, "longest_edge": 2**24}},
+    settings=SETTINGS,
 )
