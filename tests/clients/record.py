@@ -10,6 +10,7 @@ import importlib
 import json
 import re
 import sys
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from tests.clients import programs
-from tests.clients.scripted import ScriptedServer
+from tests.clients.capable import LOG, capable
 
 CORPUS = Path(__file__).parent / "corpus"
 PACKAGES = {
@@ -45,23 +46,23 @@ LONGEST_TEXT = 64
 """Longer texts, and descriptions, are a client's own prompts: their words are left out."""
 LONGEST_PLACEHOLDER = 200
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_ID = re.compile(r"\b([a-z]+[_-])([0-9a-f]{16,}(?:-\d+)?)\b")
+"""Of an answer, an item or a call."""
 
 
 def record(client: str) -> list[dict[str, Any]]:
     """Return the requests of a client's scenarios, each with its scenario's name."""
     rows: list[dict[str, Any]] = []
-    server = ScriptedServer()
-    try:
+    with tempfile.TemporaryDirectory() as folder, capable(Path(folder)) as server:
+        log = Path(folder, LOG)
         for name, scenario in _scenarios(client, server.url):
+            log.write_text("")
             try:
                 scenario()
             except Exception:
                 print(f"{client}: {name} failed", file=sys.stderr)
                 traceback.print_exc()
-            rows += [{"scenario": name, **row} for row in server.rows]
-            server.rows.clear()
-    finally:
-        server.close()
+            rows += [{"scenario": name, **json.loads(line)} for line in log.open()]
     return rows[:MAX_OF_PROGRAM] if client in PROGRAMS else rows
 
 
@@ -87,6 +88,12 @@ def without_prompts(value: Any, name: str = "") -> Any:
     return value
 
 
+def numbered(text: str) -> str:
+    """Return `text` with the server's ids replaced by numbers in the order of their appearance."""
+    numbers: dict[str, int] = {}
+    return _ID.sub(lambda id_: id_[1] + str(numbers.setdefault(id_[2], len(numbers) + 1)), text)
+
+
 def main(clients: list[str]) -> int:
     CORPUS.mkdir(exist_ok=True)
     for client in clients or CLIENTS:
@@ -95,7 +102,7 @@ def main(clients: list[str]) -> int:
         known = version(package) if package else programs.version(EXECUTABLES[client])
         head = {"client": package or client, "version": known}
         lines = [json.dumps(without_prompts(row), ensure_ascii=False) for row in (head, *rows)]
-        (CORPUS / f"{client}.jsonl").write_text("\n".join(lines) + "\n")
+        (CORPUS / f"{client}.jsonl").write_text(numbered("\n".join(lines)) + "\n")
         counts = Counter(row["path"].partition("?")[0] for row in rows)
         print(client, known, dict(counts))
     return 0

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.clients.capable import capable
+from tests.clients.capable import LOG, capable
 from tests.clients.script import TEXT
 from tests.clients.tasks import CHAT, QUESTION, WEATHER
 from tests.e2e.serving import Server
@@ -54,6 +54,15 @@ def test_json(client: openai.OpenAI) -> None:
     wanted: Any = {"type": "json_schema", "json_schema": SCHEMA}
     found = client.chat.completions.create(**fields, response_format=wanted)
     assert json.loads(found.choices[0].message.content or "") == {"n": 3}
+
+
+def test_requests_are_logged(server: Server, client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tiny", "messages": CHAT}
+    answer = client.chat.completions.create(**fields, extra_headers={"openai-beta": "a"})
+    row = json.loads((server.log.parent / LOG).read_text().splitlines()[-1])
+    assert (row["method"], row["path"]) == ("POST", "/v1/chat/completions")
+    assert (row["headers"], row["body"]) == ({"openai-beta": "a"}, fields)
+    assert row["answered_as"] == answer.id
 
 
 @pytest.mark.parametrize(
