@@ -190,15 +190,16 @@ class _HeaderReader:
             if data_start + offset + nbytes > self._file.size:
                 raise self.damaged(f"tensor {name!r} ends beyond the end of the file")
             table[name] = GGUFTensor(name, kind, shape, data_start + offset, nbytes)
-        self._check_overlaps(list(table.values()))
+        self._check_layout(list(table.values()), data_start, alignment)
         return table
 
-    def _check_overlaps(self, tensors: list[GGUFTensor]) -> None:
-        position = 0
+    def _check_layout(self, tensors: list[GGUFTensor], start: int, alignment: int) -> None:
+        """Check that only padding lies between tensors: else a type or shape is wrong."""
         for tensor in sorted(tensors, key=lambda tensor: (tensor.start, tensor.nbytes)):
-            if tensor.start < position:
-                raise self.damaged(f"tensor {tensor.name!r} overlaps the one before it")
-            position = tensor.start + tensor.nbytes
+            if tensor.start != start:
+                fault = "overlaps the one before it" if tensor.start < start else "follows a hole"
+                raise self.damaged(f"tensor {tensor.name!r} {fault}")
+            start += -(-tensor.nbytes // alignment) * alignment
 
     def _describe_tensor(self) -> tuple[str, TensorType, tuple[int, ...], int]:
         name = self._string("a tensor's name")

@@ -10,7 +10,7 @@ from typing import Any
 from quire.checkpoint.json_file import read_json
 from quire.checkpoint.source import ModelSource
 from quire.core.config import LoadFormat
-from quire.core.errors import InvalidRequestError
+from quire.core.errors import CheckpointError, InvalidRequestError, UnsupportedModelError
 from quire.core.model_config import ModelConfig
 from quire.core.sampling_params import SamplingParams
 from quire.models import rope
@@ -35,7 +35,14 @@ def model_of(source: ModelSource, notes: list[str]) -> ModelConfig:
             f"{', '.join(source.config['architectures'])}: Quire reads the text model alone and "
             "refuses images, audio and video."
         )
-    return model_config(source.config)
+    try:
+        return model_config(source.config)
+    except (CheckpointError, UnsupportedModelError) as error:
+        start = "config.json: "
+        if source.path is None or source.kind != "gguf" or not error.what.startswith(start):
+            raise
+        what = f"{source.path.name}, in terms of {error.what}"
+        raise type(error)(what, fix="Download or convert it again.", param=error.param) from error
 
 
 def overridden(source: ModelSource, overrides: str | None) -> ModelSource:

@@ -103,6 +103,10 @@ DEEP_ARRAY = string(b"k") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 50
             "'u' overlaps",
         ),
         (
+            header(tensors=(tensor(b"t", (8,)), tensor(b"u", (16,), offset=64))) + bytes(640),
+            "'u' follows a hole",
+        ),
+        (
             header(string(b"general.alignment") + struct.pack("<II", 4, 3)),
             "general.alignment 3 is not a power of two",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from quire.core.model_config import ModelConfig
 from quire.models.registry import model_config
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.engine import engine_args, resolve
-from quire.resolve.model import overridden
+from quire.resolve.model import model_of, overridden
 from quire.system.hardware import Hardware
 
 MACHINE = Hardware(cores=4, memory_bytes=2**34, available_bytes=2**34)
@@ -46,6 +47,16 @@ def test_fields_take_the_place_of_the_models_own() -> None:
     assert model({"rms_norm_eps": 0.5}).norm_eps == 0.5
     assert model({"max_position_embeddings": 99}).max_position_embeddings == 99
     assert model({"rope_theta": 5.0}).rope.theta == 5.0  # type: ignore[union-attr]
+
+
+def test_an_error_in_metadata_names_the_file() -> None:
+    """A GGUF file has no config.json."""
+    config = {"architectures": ["LlamaForCausalLM"], "hidden_size": 0, "vocab_size": 9}
+    source = ModelSource("m", "gguf", Path("there/m.gguf"), config, {}, None)
+    with pytest.raises(
+        CheckpointError, match=r"^m\.gguf, in terms of config\.json: hidden_size is 0"
+    ):
+        model_of(source, [])
 
 
 def test_fields_of_a_text_model() -> None:
