@@ -21,6 +21,11 @@ def family(pid: int, root: Path = SYSTEM) -> list[int]:
     return found
 
 
+def oom_kills() -> int:
+    """Return how many processes the kernel has ended because memory ran out."""
+    return fields(text(SYSTEM / "proc/vmstat")).get("oom_kill", 0)
+
+
 def words(file: Path) -> list[str]:
     """Return the words of a file in which zero bytes end them, such as a command line."""
     try:

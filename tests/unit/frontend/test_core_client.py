@@ -21,8 +21,10 @@ from quire.core.errors import CheckpointError, EngineDeadError, QuireError
 from quire.core.messages import AddRequest, Call, CallResult, StepOutputs
 from quire.core.request import pack_tokens
 from quire.core.sampling_params import SamplingParams
+from quire.frontend.client import core_client
 from quire.frontend.client.core_client import ProcessClient
 from quire.system.frames import FrameSocket
+from quire.system.proc import oom_kills
 from tests.unit.engine.fakes import engine_config
 
 FAKE_CORE = (sys.executable, str(Path(__file__).with_name("fake_core.py")))
@@ -182,6 +184,15 @@ async def test_sigkill_of_the_core_is_noticed() -> None:
             line.client.send(request())
 
 
+async def test_a_core_that_is_killed_when_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running("slow") as line:
+        monkeypatch.setattr(core_client, "oom_kills", lambda: oom_kills() + 1)
+        line.client.send(request())
+        os.kill(line.client.pid, signal.SIGKILL)
+        error = await asyncio.wait_for(line.death, PATIENCE)
+        assert "memory ran out: lower --gpu-memory-utilization" in str(error)
+
+
 async def test_a_core_that_was_given_up_is_not_heard_any_more() -> None:
     """Found by the soak: one that had been stopped went on, and its tokens came to requests that
     had begun again with the next one."""
@@ -243,6 +254,7 @@ async def test_bad_frames_are_dropped_counted_and_survived() -> None:
 
 PARENT = """
 import asyncio, sys
+from quire.frontend.client import core_client
 from quire.frontend.client.core_client import ProcessClient
 sys.path.insert(0, sys.argv[1])
 from tests.unit.engine.fakes import engine_config

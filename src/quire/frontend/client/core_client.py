@@ -22,6 +22,7 @@ from quire.frontend.client.core_process import CORE_COMMAND, CoreProcess
 from quire.frontend.client.interface import CoreClient, DeathHandler, MessageHandler
 from quire.frontend.workers.child import Exit
 from quire.system.frames import ClosedError
+from quire.system.proc import oom_kills
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class ProcessClient:
         try:
             self.begin(config.cpus)
             threading.Thread(
-                target=self._watch, args=(self._begun.popen,), name="core-watch", daemon=True
+                target=self._watch, args=(self._begun,), name="core-watch", daemon=True
             ).start()
             self.configure(config)
             self._loop.add_reader(self._begun.socket, self._read)
@@ -184,11 +185,17 @@ class ProcessClient:
         assert self._core is not None, "the core's process has not begun"
         return self._core
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> None:
+    def _watch(self, process: CoreProcess) -> None:
         """Wait, in its own thread, for the core's exit and report it to the event loop."""
-        status = process.wait()
+        status = process.popen.wait()
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        error = EngineDeadError(f"The engine core has ended {how}.", fix="Start the engine again.")
+        fix = "Start the engine again."
+        if status in (-signal.SIGKILL, 1) and oom_kills() > process.oom_kills:
+            fix = (
+                "The kernel ended a process because memory ran out: lower "
+                "--gpu-memory-utilization, or raise the memory limit."
+            )
+        error = EngineDeadError(f"The engine core has ended {how}.", fix=fix)
         if self._error is None:
             self.suspects.on_exit(status)
         with contextlib.suppress(RuntimeError):  # the loop is closed

@@ -19,6 +19,7 @@ from quire.core.errors import EngineDeadError
 from quire.engine.suspects import Suspects
 from quire.system.frames import FrameSocket
 from quire.system.parent import interrupts_blocked
+from quire.system.proc import oom_kills
 
 if TYPE_CHECKING:
     from quire.resolve.arguments import EngineArgs
@@ -56,6 +57,7 @@ class CoreProcess:
         popen: the process itself.
         socket: our end of the connection.
         directory: of the core's files; only this user can read it.
+        oom_kills: how many processes the kernel had ended before, because memory ran out.
         suspects: see `CoreClient`.
 
     Raises:
@@ -68,6 +70,7 @@ class CoreProcess:
         from shutil import rmtree
         from tempfile import mkdtemp
 
+        self.oom_kills = oom_kills()
         with ExitStack() as left:  # undone if it does not start
             with _asking_for("a folder for its files", "Set TMPDIR to a folder with free space."):
                 self.directory = Path(mkdtemp(prefix="quire-"))
