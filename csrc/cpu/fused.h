@@ -82,7 +82,8 @@ struct AddLayerNormArgs {
 };
 
 // y[r] = norm(x[r]) · f(gate[r]), or norm(x[r] · f(gate[r])): x / rms(x) · weight of each group of columns,
-// with f(g) = sigmoid(g), g · sigmoid(g) or g. No weight is no norm.
+// with f(g) = sigmoid(g), g · sigmoid(g) or g. No weight is no norm; then `each` columns of x may share
+// one of the gate's.
 enum Gate : int { kSigmoid, kSilu, kFactor };
 struct GatedNormArgs {
   void* y;
@@ -90,6 +91,7 @@ struct GatedNormArgs {
   const float* weight;  // [cols], or [group] if it is one for all groups; or null
   int64_t rows, cols, group;
   int64_t y_stride, x_stride, gate_stride;
+  int64_t each;
   float eps;
   Gate kind;
   bool norm_first, one_weight;

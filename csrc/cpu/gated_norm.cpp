@@ -25,6 +25,22 @@ struct GatedRow {
   Vec at(int64_t i, int64_t n) const { return of(load(x + i, n), load(gate + i, n)); }
 };
 
+// A row times the function of its gate, of which `each` columns share one element.
+template <class T>
+void shared_gates(const GatedNormArgs& a, int64_t r) {
+  const T* gate = row_at<T>(a.gate, r, a.gate_stride);
+  const T* x = row_at<T>(a.x, r, a.x_stride);
+  T* y = row_at<T>(a.y, r, a.y_stride);
+  for (int64_t begin = 0; begin < a.cols; begin += a.each, ++gate, x += a.each, y += a.each) {
+    T copies[kLanes];
+    for (T& copy : copies) copy = *gate;
+    const Vec g = load(copies);
+    int64_t i = 0;
+    for (; i + kLanes <= a.each; i += kLanes) store(y + i, times_gate(load(x + i), g, a.kind));
+    if (const int64_t n = a.each - i; n > 0) store(y + i, times_gate(load(x + i, n), g, a.kind), n);
+  }
+}
+
 }  // namespace
 
 template <class T>
@@ -32,6 +48,10 @@ void gated_norm(const GatedNormArgs& a, int64_t task) {
   const RowRange range(a.rows, a.task_rows, task);
   const int64_t group = a.weight == nullptr ? a.cols : a.group;
   for (int64_t r = range.begin; r < range.end; ++r) {
+    if (a.each > 1) {
+      shared_gates<T>(a, r);
+      continue;
+    }
     for (int64_t begin = 0; begin < a.cols; begin += group) {
       const T* const gate = row_at<T>(a.gate, r, a.gate_stride) + begin;
       const GatedRow<T> row{row_at<T>(a.x, r, a.x_stride) + begin, gate, a.kind, !a.norm_first};

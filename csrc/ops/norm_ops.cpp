@@ -76,13 +76,16 @@ struct AddLayerNorm final : RowOp<AddLayerNormArgs> {
 
 struct GatedNorm final : RowOp<GatedNormArgs> {
   GatedNorm(const Kernels& k, const Matrix& y, const Matrix& x, const Matrix& gate, uintptr_t weight,
-            int64_t weights, int64_t group, float eps, int kind, bool norm_first)
+            int64_t weights, int64_t group, float eps, int kind, bool norm_first, int64_t each)
       : RowOp(k.fused.gated_norm[x.dtype],
               {y.at, x.at, gate.at, pointer<float>(weight), x.rows, x.cols, group, y.stride, x.stride,
-               gate.stride, eps, static_cast<Gate>(kind), norm_first, weights != x.cols, 0},
+               gate.stride, each, eps, static_cast<Gate>(kind), norm_first, weights != x.cols, 0},
               3 * x.row_bytes()) {
     expect_same("y", y, "x", x);
-    expect_same("gate", gate, "x", x);
+    if (each < 1 || (each > 1 && weight != 0) || gate.cols * each != x.cols || gate.rows != x.rows ||
+        gate.dtype != x.dtype) {
+      throw std::invalid_argument("gate is " + describe(gate) + ", and x " + describe(x));
+    }
     if (kind < kSigmoid || kind > kFactor) throw std::invalid_argument("unknown kind of gate");
     if (weight != 0 && (group < 1 || x.cols % group != 0 || (weights != group && weights != x.cols))) {
       throw std::invalid_argument("a weight of " + std::to_string(weights) + " does not fit groups of " +
@@ -103,7 +106,7 @@ void bind_norm_ops(nanobind::module_& m) {
   def_op<LayerNorm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, float>(
       m, "layer_norm");
   def_op<GatedNorm, const Matrix&, const Matrix&, const Matrix&, uintptr_t, int64_t, int64_t, float,
-         int, bool>(m, "gated_norm");
+         int, bool, int64_t>(m, "gated_norm");
   def_op<AddLayerNorm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, const Matrix&,
          const Matrix&, float>(m, "add_layer_norm");
 }

@@ -536,6 +536,7 @@ def gated_norm(
     eps: float,
     kind: int,
     norm_first: bool,
+    each: int,
     /,
 ) -> None:
     """As `Ops.gated_norm`; `weights` elements of float32 at `weight`, which may be 0. Kinds of

@@ -234,6 +234,19 @@ def test_gated_norm(isa: str, dtype: torch.dtype, kind: Any, groups: int, weight
         assert_same_bits(tensor(np.concatenate(alone)), tensor(got))
 
 
+@each_isa
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("kind", ["silu", "sigmoid", "factor"])
+@pytest.mark.parametrize("each", [8, 33, 128])
+@pytest.mark.matrix
+def test_gates_that_neighbours_share(isa: str, dtype: torch.dtype, kind: Any, each: int) -> None:
+    x, gate, ops = torch.randn(5, 3 * each).to(dtype), torch.randn(5, 5).to(dtype), CpuOps(isa, 2)
+    got = ops.gated_norm(array(x), array(gate), GatedNorm(None, 0.0, kind, 1, each=each))
+    repeated = gate[:, 1:4].repeat_interleave(each, dim=1)
+    want = ops.gated_norm(array(x), array(repeated), GatedNorm(None, 0.0, kind))
+    assert_same_bits(tensor(got), tensor(want))
+
+
 def test_what_does_not_fit() -> None:
     ops, case = CpuOps(None, 1), Case("gated_delta_rule", 3, (1, 2, 8, 16), torch.float32)
     state = array(case.state(2))

@@ -129,3 +129,7 @@ def test_gated_norm(dtype: torch.dtype, groups: int, weights: int, kind: Any) ->
         assert_close(found, want, relative * want.abs())
         alone = recurrent.gated_norm(x[1:2], gate[1:2], norm)
         assert torch.equal(alone[0], found[1])
+    if weight is None:  # neighbours share an element of the gate
+        shared = recurrent.gated_norm(x, gate[:, :groups], GatedNorm(None, eps, kind, each=group))
+        repeated = gate[:, :groups].repeat_interleave(group, dim=1)
+        assert torch.equal(shared, recurrent.gated_norm(x, repeated, GatedNorm(None, eps, kind)))

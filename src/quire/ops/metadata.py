@@ -118,6 +118,7 @@ class GatedNorm(NamedTuple, Generic[A]):
         kind: what multiplies: a function of the gate, or itself.
         first: column at which the gate begins in its rows.
         norm_first: the norm is of x, and not of the product.
+        each: without a norm, so many neighbours share an element of the gate.
     """
 
     weight: A | None
@@ -125,6 +126,7 @@ class GatedNorm(NamedTuple, Generic[A]):
     kind: Literal["silu", "sigmoid", "factor"]
     first: int = 0
     norm_first: bool = True
+    each: int = 1
 
 
 class KVCache(NamedTuple, Generic[A]):

@@ -90,9 +90,9 @@ class RecurrentKernels(OnPool):
         group = x.shape[1] if weight is None else weight.shape[-1]
         _native.gated_norm(
             self._kernels, self._pool, contiguous("y", y, 2), rows,
-            columns("gate", gate, norm.first, x.shape[1]), 0 if weight is None else address(weight),
-            0 if weight is None else weight.size, group, norm.eps, _GATES.index(norm.kind),
-            norm.norm_first,
+            columns("gate", gate, norm.first, x.shape[1] // norm.each),
+            0 if weight is None else address(weight), 0 if weight is None else weight.size,
+            group, norm.eps, _GATES.index(norm.kind), norm.norm_first, norm.each,
         )  # fmt: skip
         return y
 

@@ -146,11 +146,11 @@ def gated_norm(x: Tensor, gate: Tensor, norm: GatedNorm[Tensor]) -> Tensor:
 
     Args:
         x: [T, columns].
-        gate: [T, columns of gate]; those from `norm.first` on, as many as x has.
+        gate: [T, columns of gate]; those from `norm.first` on, one for `norm.each` columns of x.
     """
-    weight, eps, kind, first, norm_first = norm
+    weight, eps, kind, first, norm_first, each = norm
     y = x.float()
-    f = gate[:, first : first + x.shape[1]].float()
+    f = gate[:, first : first + x.shape[1] // each].float().repeat_interleave(each, dim=1)
     if kind != "factor":
         f = f * _sigmoid(f) if kind == "silu" else _sigmoid(f)
     if not norm_first:

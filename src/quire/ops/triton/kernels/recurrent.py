@@ -177,7 +177,8 @@ def mamba2_scan(
 @triton.jit
 def gated_norm(
     x, gate, weight, out, width, columns, x_stride, gate_stride, weight_stride, first, eps,
-    kind: tl.constexpr, normed: tl.constexpr, norm_first: tl.constexpr, block: tl.constexpr,
+    each, kind: tl.constexpr, normed: tl.constexpr, norm_first: tl.constexpr,
+    block: tl.constexpr,
 ):  # fmt: skip
     """One group of one row."""
     row = tl.program_id(0).to(tl.int64)
@@ -185,7 +186,7 @@ def gated_norm(
     at = tl.program_id(1) * width + lane
     live = (lane < width) & (at < columns)
     y = tl.load(x + row * x_stride + at, live, 0.0).to(tl.float32)
-    factor = tl.load(gate + row * gate_stride + first + at, live, 0.0).to(tl.float32)
+    factor = tl.load(gate + row * gate_stride + first + at // each, live, 0.0).to(tl.float32)
     if kind != "factor":
         factor = factor * _sigmoid(factor) if kind == "silu" else _sigmoid(factor)
     if not norm_first:
