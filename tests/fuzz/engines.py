@@ -150,10 +150,28 @@ MODELS: dict[str, dict[str, Any]] = {
     "solar-open": {"model_type": "solar_open", "n_routed_experts": 4, **_EXPERTS},
     "granitemoeshared": {"model_type": "granitemoeshared", "shared_intermediate_size": 64}
     | _EXPERTS,
+    "jais2": {"model_type": "jais2"},
+    "hyperclovax": {"model_type": "hyperclovax", "residual_multiplier": 0.7},
+    "granite-swa": {"model_type": "granite_swa", "sliding_window": WINDOW, "layer_types": _SLIDES},
+    "granitemoe-swa": {"model_type": "granitemoe_swa", "sliding_window": LONG_WINDOW}
+    | {"layer_types": _SLIDES, "shared_intermediate_size": 64, **_EXPERTS},
+    "afmoe": {"model_type": "afmoe", "sliding_window": LONG_WINDOW, "layer_types": _SLIDES}
+    | {"num_dense_layers": 1, **_EXPERTS},
+    "mellum": {
+        "model_type": "mellum",
+        "sliding_window": WINDOW,
+        "layer_types": _SLIDES,
+        **_EXPERTS,
+    },
+    "flex-olmo": {"model_type": "flex_olmo", **_EXPERTS},
+    "hunyuan-moe": {"model_type": "hunyuan_v1_moe", "moe_topk": 2, **_EXPERTS},
+    "hy-v3": {"model_type": "hy_v3", **_EXPERTS},
     "lfm2": {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}
     | {"block_auto_adjust_ff_dim": False},
     "lfm2-moe": {"model_type": "lfm2_moe", "layer_types": ["conv", "full_attention"]}
     | {"num_dense_layers": 1, **_EXPERTS},
+    "lfm3": {"model_type": "lfm3", "sliding_window": WINDOW}
+    | {"layer_types": ["conv", "sliding_attention", "full_attention"], "num_hidden_layers": 3},
     "qwen3-next": {"model_type": "qwen3_next", **_DELTA, **_EXPERTS}
     | {"shared_expert_intermediate_size": 64},
     "qwen3.5": {"model_type": "qwen3_5_text", **_DELTA},

@@ -117,6 +117,15 @@ FEW_CASES: list[tuple[str, str, str, OpsProvider]] = [
     ("exaone-moe", "bfloat16", "int8", "cpu"),
     ("solar-open", "bfloat16", "bfloat16", "cpu"),
     ("granitemoeshared", "bfloat16", "bfloat16", "cpu"),
+    ("jais2", "bfloat16", "bfloat16", "cpu"),
+    ("hyperclovax", "bfloat16", "int8", "cpu"),
+    ("granite-swa", "bfloat16", "bfloat16", "cpu"),
+    ("granitemoe-swa", "bfloat16", "bfloat16", "cpu"),
+    ("afmoe", "bfloat16", "bfloat16", "cpu"),
+    ("mellum", "bfloat16", "int8", "cpu"),
+    ("flex-olmo", "bfloat16", "bfloat16", "cpu"),
+    ("hunyuan-moe", "bfloat16", "bfloat16", "cpu"),
+    ("hy-v3", "bfloat16", "int8", "cpu"),
 ]
 """Of kernels that `CASES` have, and of the slow reference; fewer sequences say as much."""
 

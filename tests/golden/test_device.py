@@ -33,6 +33,8 @@ ARCHITECTURES = [
     "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet", "arcee", "cohere", "glm",
     "phi", "gpt-neox", "ministral", "cwm", "vaultgemma", "youtu", "dots1", "minimax-m2",
     "exaone-moe", "solar-open", "granitemoeshared",
+    "jais2", "hyperclovax", "granite-swa", "granitemoe-swa",
+    "afmoe", "mellum", "flex-olmo", "hunyuan-moe", "hy-v3",
 ]  # fmt: skip
 LIMITS = {"max_model_len": 128, "num_gpu_blocks_override": 40, "num_threads": 1}
 PROMPTS = [list(range(3, 3 + n)) for n in (5, 40, 17)]

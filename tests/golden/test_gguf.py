@@ -69,6 +69,8 @@ MODELS = [
     "phimoe-longrope",
     "bitnet-tied",
     "bitnet-biased-silu",
+    "jais2",
+    "hunyuan-moe",
 ]
 
 

@@ -30,6 +30,8 @@ MOE = [
     "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe", "glm4-moe", "ernie4_5-moe",
     "granitemoe", "gpt-oss", "llama4", "phimoe", "dots1", "minimax-m2", "exaone-moe", "solar-open",
     "granitemoeshared",
+    "granitemoe-swa",
+    "afmoe", "mellum", "flex-olmo", "hunyuan-moe", "hy-v3",
 ]  # fmt: skip
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 LATENT = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj"]
@@ -38,6 +40,7 @@ TARGETS = {
     "starcoder2": ["q_proj", "k_proj", "v_proj", "o_proj", "c_fc", "c_proj"],
     "gpt-neox": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
     "phi": ["q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"],
+    "jais2": [*ATTENTION, "up_proj", "down_proj"],
     "opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
     "glm": [*ATTENTION, "gate_up_proj", "down_proj"],
     "glm4": [*ATTENTION, "gate_up_proj", "down_proj"],
@@ -51,6 +54,7 @@ TARGETS = {
 }
 RECURRENT = {
     "lfm2": ["in_proj", "out_proj", "q_proj", "k_proj", "v_proj", "w1", "w2", "w3"],
+    "lfm3": ["in_proj", *ATTENTION, "g_proj", "w1", "w2", "w3"],
     "qwen3_5": [
         *(f"in_proj_{part}" for part in ("qkv", "z", "b", "a")),
         "out_proj",
@@ -128,6 +132,7 @@ MODELS = [
     "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
     "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet", "arcee", "cohere", "glm",
     "phi", "gpt-neox", "ministral", "cwm", "vaultgemma", "youtu",
+    "jais2", "hyperclovax", "granite-swa",
 ]  # fmt: skip
 
 

@@ -61,6 +61,8 @@ WITHOUT = {
     "gguf": {
         "opt", "granitemoehybrid", "gemma4_text", "glm", "cwm", "dots1", "exaone_moe", "gpt_neox",
         "granitemoeshared", "minimax_m2", "ministral", "phi", "solar_open", "vaultgemma", "youtu",
+        "granite_swa", "granitemoe_swa", "hyperclovax",
+        "afmoe", "flex_olmo", "hy_v3", "mellum",
     }
 }  # fmt: skip
 """llama.cpp, which defines GGUF's names, has no OPT; Quire does not read the others as GGUF."""

@@ -166,6 +166,15 @@ CASES = [
     ("exaone-moe", FLOAT32, FLOAT32, None),
     ("solar-open", BFLOAT16, BFLOAT16, None),
     ("granitemoeshared", BFLOAT16, BFLOAT16, "int8"),
+    ("jais2", BFLOAT16, INT8, "int8"),
+    ("hyperclovax", BFLOAT16, BFLOAT16, None),
+    ("granite-swa", BFLOAT16, BFLOAT16, "int8"),
+    ("granitemoe-swa", BFLOAT16, INT8, None),
+    ("afmoe", BFLOAT16, INT8, "int8"),
+    ("mellum", BFLOAT16, BFLOAT16, None),
+    ("flex-olmo", BFLOAT16, BFLOAT16, "int8"),
+    ("hunyuan-moe", BFLOAT16, INT8, None),
+    ("hy-v3", BFLOAT16, BFLOAT16, "int8"),
 ]
 
 

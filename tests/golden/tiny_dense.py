@@ -280,6 +280,27 @@ DENSE_MODELS: dict[str, TinyModel] = {
             "final_logit_softcapping": 10.0,
         },
     ),
+    "jais2": TinyModel("jais2"),
+    "hyperclovax": TinyModel(
+        "hyperclovax",
+        {
+            "embedding_multiplier": 3.3,
+            "residual_multiplier": 0.7,
+            "attention_multiplier": 0.19,
+            "logits_scaling": 0.6,
+        },
+    ),
+    "granite-swa": TinyModel(
+        "granite_swa",
+        {
+            "num_hidden_layers": 4,
+            "sliding_window": 20,
+            "residual_multiplier": 0.7,
+            "attention_multiplier": 0.19,
+            "layer_rope_theta": [0, 3e4, 1e4, 1e4],
+            "layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 2,
+        },
+    ),
     "nemotron": TinyModel("nemotron", {"num_key_value_heads": 2}),
     "arcee": TinyModel("arcee", {"num_key_value_heads": 2}),
     "phi4-mini": TinyModel(

@@ -285,6 +285,62 @@ EXPERT_MODELS: dict[str, TinyModel] = {
             "routed_scaling_factor": 1.5,
         },
     ),
+    "granitemoe-swa": TinyModel(
+        "granitemoe_swa",
+        {
+            "num_hidden_layers": 3,
+            "sliding_window": 20,
+            "num_local_experts": 6,
+            "shared_intermediate_size": 40,
+            "attention_multiplier": 0.19,
+        },
+    ),
+    "afmoe": TinyModel(
+        "afmoe",
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 24,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "num_shared_experts": 2,
+            "moe_intermediate_size": 32,
+            "route_scale": 1.5,
+            "mup_enabled": True,
+            "sliding_window": 20,
+        },
+    ),
+    "mellum": TinyModel(
+        "mellum",
+        {
+            "head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "sliding_window": 20,
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    ),
+    "flex-olmo": TinyModel("flex_olmo", {"num_experts": 6, "num_experts_per_tok": 3}),
+    "hunyuan-moe": TinyModel(
+        "hunyuan_v1_moe",
+        {
+            "head_dim": 16,
+            "num_experts": 6,
+            "moe_topk": 3,
+            "tie_word_embeddings": True,
+            **rope(rope_type="dynamic", factor=1.0, alpha=50.0),
+        },
+    ),
+    "hy-v3": TinyModel(
+        "hy_v3",
+        {
+            "head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "num_shared_experts": 2,
+        },
+    ),
     "granitemoeshared": TinyModel(
         "granitemoeshared",
         {

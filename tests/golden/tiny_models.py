@@ -30,7 +30,7 @@ KINDS = frozenset({
     "granite4-no-positions", "glm4", "cohere2", "hunyuan", "ministral3", "nemotron", "bitnet",
     "gpt2", "gpt-neox", "opt", "opt-untied-gelu", "qwen2-moe", "qwen3-moe-some-dense",
     "ernie4_5-moe", "gpt-oss", "llama4", "phimoe",
-    "deepseek-v2", "deepseek-v3", "minicpm3",
+    "deepseek-v2", "deepseek-v3", "minicpm3", "afmoe",
 })  # fmt: skip
 """Models that have between them what any of `TINY_MODELS` has, such as each activation, norm
 position and kind of router (`test_native_ops`)."""

@@ -42,6 +42,15 @@ RECURRENT_MODELS: dict[str, TinyModel] = {
             "block_multiple_of": 16,
         },
     ),
+    "lfm3": TinyModel(
+        "lfm3",
+        {
+            "num_hidden_layers": 5,
+            "head_dim": 24,
+            "sliding_window": 20,
+            "attention_bias": True,
+        },
+    ),
     "qwen3-next": TinyModel(
         "qwen3_next",
         _DELTA

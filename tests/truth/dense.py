@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.truth.keys import (
     ABSENT,
     EPS,
+    FACTORS,
     FLAG,
     GATED,
     GELUS,
@@ -12,6 +13,7 @@ from tests.truth.keys import (
     GEMMA2,
     GEMMA4_ROPES,
     QWEN,
+    SINKS_AND_WINDOWS,
     SMALL_PAD,
     VOCAB_SIZE,
     WINDOW,
@@ -87,6 +89,29 @@ DENSE: dict[str, Architecture] = {
         | {"attn_logit_softcapping": (5.0, None, ABSENT)},
         tasks=("generate",),
     ),
+    "jais2": Architecture(
+        "Jais2",
+        {k: v for k, v in GATED.items() if k != "rms_norm_eps"}
+        | {
+            "layer_norm_eps": EPS,
+            "hidden_act": ("relu2", "relu", "gelu", ABSENT),
+            "attention_bias": FLAG,
+            "mlp_bias": FLAG,
+        },
+        tasks=("generate",),
+    ),
+    "hyperclovax": Architecture(
+        "HyperCLOVAX",
+        GATED
+        | FACTORS
+        | {"use_post_norm": FLAG, "attention_multiplier": (0.015625, 0.3, None, ABSENT)},
+        tasks=("generate",),
+    ),
+    "granite_swa": Architecture(
+        "GraniteSWA",
+        GATED | FACTORS | SINKS_AND_WINDOWS,
+        tasks=("generate",),
+    ),
     "stablelm": Architecture(
         "StableLm",
         {k: v for k, v in GATED.items() if k != "rms_norm_eps"}
@@ -114,15 +139,7 @@ DENSE: dict[str, Architecture] = {
     ),
     "granite": Architecture(
         "Granite",
-        GATED
-        | {
-            "attention_bias": FLAG,
-            "mlp_bias": FLAG,
-            "embedding_multiplier": (12.0, 3, 0.3, ABSENT),
-            "residual_multiplier": (0.22, 1.7, ABSENT),
-            "attention_multiplier": (0.015625, 0.3),
-            "logits_scaling": (8.0, 0.7, 3, ABSENT),
-        },
+        GATED | FACTORS,
         tasks=("generate",),
     ),
     "seed_oss": Architecture(

@@ -5,10 +5,13 @@ from __future__ import annotations
 from tests.truth.keys import (
     ABSENT,
     EXPERTS,
+    FACTORS,
     FLAG,
     GATED,
     MLA,
     QWEN,
+    SINKS_AND_WINDOWS,
+    SMALL_PAD,
     SPARSE,
     WINDOW,
     Architecture,
@@ -140,6 +143,81 @@ EXPERTS_OR_LATENT: dict[str, Architecture] = {
             "attention_multiplier": (0.2, ABSENT),
             "logits_scaling": (8.0, 1.0, ABSENT),
         },
+    ),
+    "granitemoe_swa": Architecture(
+        "GraniteMoeSWA",
+        {k: v for k, v in GATED.items() if k != "hidden_act"}
+        | {k: v for k, v in FACTORS.items() if k != "mlp_bias"}
+        | SINKS_AND_WINDOWS
+        | {
+            "head_dim": (ABSENT,),
+            "num_local_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3, ABSENT),
+            "shared_intermediate_size": (0, 16, 24, ABSENT),
+        },
+        tasks=("generate",),
+    ),
+    "afmoe": Architecture(
+        "Afmoe",
+        GATED
+        | {
+            "attention_bias": FLAG,
+            "num_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3, 4),
+            "num_shared_experts": (1, 2, ABSENT),
+            "num_dense_layers": (0, 1, 2, ABSENT),
+            "moe_intermediate_size": (16, 24, 40),
+            "route_scale": (1.0, 2.5, ABSENT),
+            "mup_enabled": FLAG,
+            "global_attn_every_n_layers": (1, 2, 3, ABSENT),
+            "sliding_window": (4, 9, 40, ABSENT),
+            "layer_types": ("types", ABSENT, ABSENT, None),
+        },
+        tasks=("generate",),
+    ),
+    "mellum": Architecture(
+        "Mellum",
+        GATED
+        | EXPERTS
+        | {
+            "attention_bias": FLAG,
+            "moe_intermediate_size": (16, 24, 40),
+            "sliding_window": (4, 9, 40, ABSENT),
+            "layer_types": ("types", ABSENT, None),
+            "mlp_layer_types": (["dense", "sparse", "sparse"], None, ABSENT),
+        },
+        rope="nested",
+        tasks=("generate",),
+    ),
+    "flex_olmo": Architecture(
+        "FlexOlmo",
+        GATED | SMALL_PAD | EXPERTS | {"attention_bias": FLAG, "head_dim": (ABSENT,)},
+        tasks=("generate",),
+    ),
+    "hunyuan_v1_moe": Architecture(
+        "HunYuanMoEV1",
+        GATED
+        | {
+            "attention_bias": FLAG,
+            "head_dim": (8, 16, 24, 40),
+            "num_experts": (1, 4, 6),
+            "moe_topk": (1, [1, 1, 1], ABSENT),
+        },
+    ),
+    "hy_v3": Architecture(
+        "HYV3",
+        GATED
+        | {
+            "attention_bias": FLAG,
+            "num_experts": (4, 6, 8),
+            "num_experts_per_tok": (1, 2, 3),
+            "num_shared_experts": (1, 2, ABSENT),
+            "moe_intermediate_size": (16, 24, 40),
+            "router_scaling_factor": (1.0, 2.5, ABSENT),
+            "enable_moe_fp32_combine": FLAG,
+            "mlp_layer_types": (["dense", "sparse", "sparse"], None, ABSENT),
+        },
+        tasks=("generate",),
     ),
     "glm4_moe": Architecture(
         "Glm4Moe",

@@ -41,6 +41,20 @@ QWEN: Choices = GATED | {
     "max_window_layers": (0, 1, 2, ABSENT),
     "layer_types": ("types", ABSENT, ABSENT, None),
 }
+FACTORS: Choices = {
+    "attention_bias": FLAG,
+    "mlp_bias": FLAG,
+    "embedding_multiplier": (12.0, 3, 0.3, ABSENT),
+    "residual_multiplier": (0.22, 1.7, ABSENT),
+    "attention_multiplier": (0.015625, 0.3),
+    "logits_scaling": (8.0, 0.7, 3, ABSENT),
+}
+"""Granite's."""
+SINKS_AND_WINDOWS: Choices = {
+    "sliding_window": (4, 9, 40, ABSENT),
+    "layer_types": ("types", ABSENT, None),
+    "layer_rope_theta": ([1e4, 1e4, 0], [0, 0, 0], [5e5, 3, 3.0], None, ABSENT),
+}
 EXPERTS: Choices = {
     "num_experts": (4, 6, 8),
     "num_experts_per_tok": (1, 2, 3, 4),

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.truth.keys import ABSENT, EXPERTS, FLAG, GATED, MLA, SPARSE, Architecture, Choices
+from tests.truth.keys import (
+    ABSENT,
+    EXPERTS,
+    FLAG,
+    GATED,
+    MLA,
+    SMALL_PAD,
+    SPARSE,
+    Architecture,
+    Choices,
+)
 
 _GENERATES = ("generate",)
 _PLAIN: dict[str, Any] = {"rope": "", "tasks": _GENERATES, "steps": False}
@@ -51,6 +61,24 @@ RECURRENT: dict[str, Architecture] = {
         },
         mixers=_CONVS,
         **_PLAIN,
+    ),
+    "lfm3": Architecture(
+        "Lfm3",
+        {k: v for k, v in GATED.items() if k not in ("hidden_act", "rms_norm_eps")}
+        | SMALL_PAD
+        | {
+            "norm_eps": (1e-5, 0.05, ABSENT),
+            "head_dim": (8, 16, 24),
+            "layer_types": ("mixed", "mixed", ABSENT),
+            "sliding_window": (4, 9, 40, ABSENT),
+            "attention_bias": FLAG,
+            "conv_L_cache": (2, 3, ABSENT),
+            "conv_bias": FLAG,
+            "use_sandwich_norm": FLAG,
+            "use_attention_gate": FLAG,
+        },
+        mixers=(*_CONVS, "sliding_attention"),
+        **_PLAIN | {"rope": "nested"},
     ),
     "lfm2_moe": Architecture(
         "Lfm2Moe",

@@ -38,7 +38,7 @@ _PARTLY_ROTATED = (
     "phi3", "stablelm", "glm4", "glm4moe", "nemotron", "qwen35", "qwen35moe", "qwen3next",
 )  # fmt: skip
 _UNROTATED = ("nemotron_h", "nemotron_h_moe")
-_LAYER_NORMED = ("stablelm", "starcoder2", "command-r", "cohere2", "nemotron")
+_LAYER_NORMED = ("stablelm", "starcoder2", "command-r", "cohere2", "nemotron", "jais2")
 
 
 def hf_config(file: GGUFDescription) -> dict[str, Any]:

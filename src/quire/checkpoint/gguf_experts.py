@@ -216,6 +216,7 @@ EXPERTS: dict[str, Callable[[Metadata, Config], Config]] = {
     "qwen2moe": _qwen2,
     "qwen3moe": _qwen3,
     "granitemoe": lambda meta, config: counts(meta) | granite(meta, config),
+    "hunyuan-moe": lambda meta, config: counts(meta) | {"intermediate_size": _width(meta)},
     "phimoe": _phimoe,
     "gpt-oss": _gpt_oss,
     "llama4": _llama4,

@@ -308,6 +308,7 @@ CHANGES: dict[str, Callable[[Metadata, Config], Config]] = {
     "ernie4_5": lambda meta, config: {"use_bias": config["attention_bias"]},
     "nemotron": _nemotron,
     "arcee": lambda meta, config: {"hidden_act": "relu2"},
+    "jais2": lambda meta, config: {"hidden_act": "relu2", "layer_norm_eps": config["rms_norm_eps"]},
     "mistral3": _mistral3,
     "minicpm3": lambda meta, config: {"scale_emb": 12, "scale_depth": 1.4, "dim_model_base": 256},
     "bitnet": _bitnet,

@@ -50,6 +50,8 @@ NAMES: dict[str, Names] = {
     "nemotron": Names("nemotron", norms_plus_one=True),
     "arcee": Names("arcee", interleaved=True),
     "hunyuan-dense": Names("hunyuan_v1_dense"),
+    "hunyuan-moe": Names("hunyuan_v1_moe"),
+    "jais2": Names("jais2"),
     "mistral3": Names("ministral3", interleaved=True),
     "gpt-oss": Names("gpt_oss"),
     "glm4moe": Names("glm4_moe"),

@@ -120,9 +120,9 @@ class ModelConfig:
     norm_rank: tuple[int, int] | None = None
     """A rank, and how many there are, with `sub_norms`: the ranks gather what these norms read, and
     each computes some rows of the products behind them."""
-    output_gate: bool = False
+    output_gate: Literal["of_q", "own", "per_head"] | None = None
     """Attention's result is multiplied by the sigmoid of a gate, which the product of q makes, too
-    (Qwen3-Next)."""
+    (Qwen3-Next); or one of its own (Trinity), with one number for each head (LFM3)."""
     attention_sinks: bool = False
     """The softmax of each head has one more score, a parameter, that has no value (gpt-oss)."""
     logits_softcap: float | None = None

@@ -23,7 +23,7 @@ class Attention:
     `q_cos_sin` that of q, if it is another: then whole heads are rotated. The q, k and v that
     `joined` computes of `Tokens.joined` are added to those of `qkv`. `sub_norm` stands before `out`
     (BitNet). With `gated`, the last rows of `qkv` are a gate as wide as q, whose sigmoid is a
-    factor of the result.
+    factor of the result; else `gate` may make one, for each element or for each head.
     """
 
     mixes = True
@@ -38,6 +38,7 @@ class Attention:
     joined: Linear | None = None
     sub_norm: Norm | GatheredNorm | None = None
     gated: bool = False
+    gate: Linear | None = None
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Return [T, heads · D] for [T, hidden]; store keys and values in `cache`."""
@@ -46,6 +47,10 @@ class Attention:
         if self.gated:
             gate = (self.heads.q + 2 * self.heads.kv) * self.heads.width
             flat = ops.gated_norm(flat, qkv, GatedNorm(None, 0.0, "sigmoid", gate))
+        if self.gate is not None:
+            factors = self.gate.forward(ops, x, tokens.adapter)
+            each = flat.shape[1] // factors.shape[1]
+            flat = ops.gated_norm(flat, factors, GatedNorm(None, 0.0, "sigmoid", each=each))
         return flat
 
     def enter(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> tuple[Array, Array]:

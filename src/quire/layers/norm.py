@@ -81,12 +81,13 @@ class GatheredNorm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scale:
-    """Multiplies x by a factor."""
+    """Multiplies `norm` of x by a factor."""
 
     factor: float
+    norm: Norm
 
     def forward(self, ops: Ops, x: Array) -> Array:
-        return ops.scale(x, self.factor)
+        return ops.scale(self.norm.forward(ops, x), self.factor)
 
 
 Norm = RMSNorm | LayerNorm | NoNorm | FactorNorm

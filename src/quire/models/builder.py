@@ -163,9 +163,9 @@ class Builder:
         return LayerNorm(weight, bias, eps)
 
     def _after(self, spec: NormSpec | None) -> Norm | Scale:
-        """Build the norm or scale that a sub-layer's result passes before it is added."""
-        factor = self._config.residual_scale
-        return self.norm(spec) if factor is None else Scale(factor)
+        """Build the norm and scale that a sub-layer's result passes before it is added."""
+        factor, norm = self._config.residual_scale, self.norm(spec)
+        return norm if factor is None else Scale(factor, norm)
 
     def embedding(self, head: Linear | None) -> Embedding:
         """Build the embedding, which shares the head's weight if they are tied."""
@@ -243,7 +243,8 @@ class Builder:
             joined=joined,
             sub_norm=sub_norm,
             out=out,
-            gated=config.output_gate,
+            gated=config.output_gate == "of_q",
+            gate=None if spec.gate is None else self.linear(spec.gate),
         )
 
     def _latent(self, spec: LatentSpec) -> LatentAttention:

@@ -193,7 +193,9 @@ class Layout:
         if config.qkv_by_head:
             runs = grouped_runs(0, (dim, dim, dim), config.num_attention_heads)
             qkv = replace(qkv, parts=(q + 2 * kv,), unit=3 * dim, runs=tuple(runs))
-        if config.output_gate:  # each head of q, then of the gate; the gate is moved to the end
+        if (
+            config.output_gate == "of_q"
+        ):  # each head of q, then of the gate; the gate is moved to the end
             runs = grouped_runs(0, (dim, dim), config.num_attention_heads)
             heads = config.num_attention_heads
             runs = [*runs[:heads], (2 * q, 2 * kv), *runs[heads:]]
@@ -203,6 +205,10 @@ class Layout:
             qkv = replace(qkv, stem=f"{stem}.q", parts=(q,))
         elif config.values_are_keys and config.window(index) is None:
             qkv = replace(qkv, stem=f"{stem}.qkk")
+        gate, each = None, 1 if config.output_gate == "per_head" else dim
+        if config.output_gate in ("own", "per_head"):
+            rows = config.num_attention_heads * each
+            gate = LinearSpec(f"{stem}.gate", (rows,), hidden, False, "rows", each)
         return AttentionSpec(
             qkv,
             q_norm,
@@ -213,6 +219,7 @@ class Layout:
             rope,
             kv_heads,
             dim,
+            gate,
         )
 
     def _latent(self, stem: str, latent: LatentConfig) -> LatentSpec:

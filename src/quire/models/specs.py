@@ -131,8 +131,8 @@ def _leaves(value: object) -> Iterator[Leaf]:
 
 class AttentionSpec(Spec, frozen=True):
     """Attention; `q_norm` and `k_norm` are as wide as a head, or as all heads of q, or of k.
-    `sinks` has a score per head; `sub_norm` stands before `out`. With `kv_heads` 0 it reads
-    the keys and values of another layer."""
+    `sinks` has a score per head; `sub_norm` stands before `out`; `gate` makes the output gate,
+    unless `qkv` does. With `kv_heads` 0 it reads the keys and values of another layer."""
 
     qkv: LinearSpec
     q_norm: NormSpec | None
@@ -144,6 +144,7 @@ class AttentionSpec(Spec, frozen=True):
     rope: RopeConfig | None
     kv_heads: int
     head_dim: int
+    gate: LinearSpec | None = None
 
 
 class LatentSpec(Spec, frozen=True):

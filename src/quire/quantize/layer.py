@@ -75,7 +75,7 @@ def fold_scales(
 def _readers(mixer: Mixer) -> list[LinearSpec]:
     """Return the layers that read the input of a sub-layer which can be calibrated."""
     if isinstance(mixer, AttentionSpec):
-        return [mixer.qkv]
+        return [mixer.qkv] if mixer.gate is None else [mixer.qkv, mixer.gate]
     if not isinstance(mixer, MoESpec):
         return [leaf for leaf in mixer.leaves() if isinstance(leaf, LinearSpec)][:1]
     shared = mixer.shared.up if mixer.shared is not None else None

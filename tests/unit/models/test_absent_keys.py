@@ -199,6 +199,39 @@ CONFIGS: dict[str, dict[str, Any]] = {
     | {"num_local_experts": 12, "num_experts_per_tok": 3, "shared_intermediate_size": 40}
     | {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}
     | {"logits_scaling": 1.5},
+    "jais2": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
+    | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "attention_bias": False, "mlp_bias": False},
+    "hyperclovax": _WIDE
+    | {"attention_bias": True, "mlp_bias": True, "embedding_multiplier": 12.0}
+    | {"residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 8.0}
+    | {"use_post_norm": False},
+    "granite_swa": _WIDE
+    | {"attention_bias": True, "mlp_bias": True, "embedding_multiplier": 12.0}
+    | {"residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 8.0}
+    | {"sliding_window": 20, "layer_types": _TYPES, "layer_rope_theta": [0, 3e4] * 3},
+    "granitemoe_swa": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
+    | _BIAS
+    | {"num_local_experts": 12, "num_experts_per_tok": 3, "shared_intermediate_size": 40}
+    | {"attention_multiplier": 0.2, "sliding_window": 20, "layer_types": _TYPES}
+    | {"layer_rope_theta": [0, 3e4] * 3},
+    "afmoe": _WIDE
+    | _BIAS
+    | {"num_experts": 12, "num_experts_per_tok": 3, "num_shared_experts": 3}
+    | {"moe_intermediate_size": 80, "num_dense_layers": 2, "route_scale": 1.5}
+    | {"mup_enabled": True, "global_attn_every_n_layers": 3, "sliding_window": 20},
+    "mellum": {k: v for k, v in _WIDE.items() if not k.startswith("rope_")}
+    | _BIAS
+    | {k: v for k, v in _TWO_ROPES.items() if k != "rope_scaling"}
+    | {"num_local_experts": 12, "num_experts_per_tok": 3, "norm_topk_prob": False}
+    | {"moe_intermediate_size": 80, "sliding_window": 20, "layer_types": _TYPES}
+    | {"mlp_layer_types": ["dense", "sparse"] * 3},
+    "flex_olmo": {k: v for k, v in _WIDE.items() if k != "head_dim"} | _BIAS | _EXPERTS,
+    "hunyuan_v1_moe": _WIDE | _BIAS | {"num_experts": 12, "moe_topk": 3},
+    "hy_v3": _WIDE
+    | _BIAS
+    | {"num_experts": 12, "num_experts_per_tok": 3, "num_shared_experts": 3}
+    | {"moe_intermediate_size": 80, "router_scaling_factor": 1.5}
+    | {"mlp_layer_types": ["dense", "sparse"] * 3},
     "minicpm3": _MLA | {"scale_emb": 3, "scale_depth": 2.0, "dim_model_base": 32},
     "gpt2": _ENDS
     | {"vocab_size": 60_000, "n_embd": 128, "n_inner": 96, "n_layer": 6, "n_head": 32}
@@ -232,6 +265,7 @@ UNSUPPORTED_DEFAULTS = {
     "qwen3_moe": ["use_sliding_window"],
     "deepseek_v2": ["num_experts_per_tok", "n_group", "topk_group"],
     "gemma4_text": ["layer_types"],
+    "hunyuan_v1_moe": ["num_experts"],
 }
 """Keys whose default is something that Quire does not compute, or that contradicts others."""
 _LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
@@ -270,13 +304,13 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         "logits_scale": get("logit_scale"),
         "output_bias": get("attention_out_bias"),
     }
-    needed = ("num_experts_per_tok", "n_group", "topk_group", "v_head_dim")
+    needed = ("num_experts_per_tok", "n_group", "topk_group", "v_head_dim", "route_scale")
     if None in [get(name, default=1) for name in needed]:
         raise ValueError("Transformers cannot compute this")
     if experts := get("num_local_experts", "num_experts"):
         dense, step = get("mlp_only_layers") or (), get("decoder_sparse_step", default=1)
         step = get("moe_layer_interval", "interleave_moe_layer_step", default=step)
-        first = get("first_k_dense_replace", "moe_layer_start_index", default=0)
+        first = get("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", default=0)
         dense = dense or range(get("moe_layer_end_index", default=layers) + 1, layers)
         unit = "unit" if kind == "llama4_text" else "head"
         found["qk_norm"] = unit if get("use_qk_norm") else None
@@ -290,17 +324,18 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
             get("n_shared_experts", default=0) * config.moe_intermediate_size
             if kind in ("glm4_moe", "dots1", "solar_open", *_LATENT)
             else config.num_shared_experts * config.moe_intermediate_size
-            if kind == "exaone_moe"
+            if kind in ("exaone_moe", "afmoe", "hy_v3")
             else get("moe_num_shared_experts") * config.moe_intermediate_size
             if kind == "ernie4_5_moe"
             else config.intermediate_size
-            if kind == "llama4_text"
+            if kind in ("llama4_text", "hunyuan_v1_moe")
             else get("shared_expert_intermediate_size", "shared_intermediate_size", default=0),
             [
                 i not in dense and (i + 1) % step == 0 and i >= first and types[i] == "sparse"
                 for i in range(layers)
             ],
-            [get(name, default=1) for name in ("n_group", "topk_group", "routed_scaling_factor")],
+            [get(name, default=1) for name in ("n_group", "topk_group")]
+            + [get("routed_scaling_factor", "route_scale", "router_scaling_factor", default=1)],
         )
     if kind in _LATENT:
         found |= {"num_key_value_heads": 1, "head_dim": None}
@@ -316,6 +351,9 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
     if kind.startswith("granite"):
         found["attention_scale"] = config.attention_multiplier
         found["logits_scale"] = 1 / config.logits_scaling
+    if kind == "hyperclovax":
+        found["attention_scale"] = config.attention_multiplier
+        found["logits_scale"] = config.logits_scaling
     if kind == "gpt_oss":
         found["activation"] = "swigluoai"
     if kind == "smollm3":
@@ -361,6 +399,8 @@ def quire_reads(kind: str, model: ModelConfig, names: Any) -> dict[str, Any]:
         )
     for name in ("embedding_scale", "residual_scale", "logits_scale"):
         own[name] = 1.0 if own.get(name) is None else own[name]
+    if own.get("attention_scale") is None:
+        own["attention_scale"] = model.head_dim**-0.5
     own["activation"] = model.activation.removesuffix("_mul")
     behind = 1 if kind == "modernbert" else 0  # whose window counts one side, without the token
     own["windows"] = [

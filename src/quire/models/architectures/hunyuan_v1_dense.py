@@ -14,7 +14,8 @@ NAMES = llama.NAMES.but(
 )
 
 
-def parse(config: hf.HFConfig) -> ModelConfig:
+def parse(config: hf.HFConfig, **differences: Any) -> ModelConfig:
+    """Return the `ModelConfig`; `differences` are those of the model with experts."""
     head_dim = hf.shape(config, hf.optional(config, "head_dim", None))["head_dim"]
     model = llama.decoder(
         {**config, **_stretched(config, head_dim)},
@@ -23,6 +24,7 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         eos=2,
         qk_norm="rotated",
         **hf.attention_bias(config),
+        **differences,
     )
     if model.rope is not None and model.rope.scaling in ("yarn", "longrope"):
         # They scale the cosines, which the norms behind RoPE undo.

@@ -57,7 +57,7 @@ def parse_hybrid(config: hf.HFConfig, *, grouped: bool, **differences: Any) -> M
         partial=0.25,
         qk_norm="head",
         norm_gain="plus_one",
-        output_gate=True,
+        output_gate="of_q",
         **hf.attention_bias(config),
         recurrent=delta,
         sublayers=hf.layer_kinds(types, layers, KINDS),
