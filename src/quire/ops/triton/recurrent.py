@@ -104,6 +104,7 @@ def gated_norm(x: Tensor, gate: Tensor, norm: GatedNorm[Tensor]) -> Tensor:
         kernels.gated_norm[(rows, -(-columns // width))](
             x, gate, weight, out, width, columns, x.stride(0), gate.stride(0),
             width if own else 0, norm.first, norm.eps, norm.each, kind=norm.kind,
-            normed=weight is not None, norm_first=norm.norm_first, block=block, num_warps=warps(block), enable_fp_fusion=False,
+            normed=weight is not None, norm_first=norm.norm_first, block=block,
+            num_warps=warps(block), enable_fp_fusion=False,
         )  # fmt: skip
     return out
