@@ -137,6 +137,13 @@ def _bound(
     return found
 
 
+def kept_rate(measure: Measure, attainment: float, rate: float) -> Found:
+    """Measure one rate, which another configuration has met."""
+    found = measure(rate)
+    met = found.attainment >= attainment
+    return Found(found if met else None, f"{found.attainment:.0%} meet the objective at this rate")
+
+
 def classic_rate(measure: Measure, attainment: float) -> Found:
     """Return the rate that vLLM's auto_tune script would find: all at once, then one request per
     second less each time. Below one per second, where that script gives up, halve the rate."""

@@ -10,8 +10,8 @@ import msgspec
 
 from quire.metrics.times import PARTS
 from quire.tune.objective import Measurement, pareto
-from quire.tune.search import Result, Trial, describe
-from quire.tune.space import MEMORY, differences, show, show_value
+from quire.tune.search import Result, Trial, compared, describe
+from quire.tune.space import differences, show, show_value
 
 SHOWN_PARTS = 6
 SHOWN_OPS = 8
@@ -115,24 +115,15 @@ def _changes(result: Result) -> str:
 
 
 def _evidence(result: Result, name: str) -> str:
-    """Compare two configurations that differ only in this field and in the memory share."""
-    assert result.best is not None
-    old = result.start.configuration[name]
-    new = result.best.configuration[name]
-    aside = set() if name in MEMORY else set(MEMORY)
-    for after in [result.best, *reversed(result.trials)]:
-        for before in result.trials:
-            changed = differences(before.configuration, after.configuration)
-            if {*changed} - aside != {name} or changed[name] != (old, new):
-                continue
-            if before.best is None:
-                return f"without: {before.why}"
-            if after.best is not None:
-                return (
-                    f"{before.goodput:.3g} → {after.goodput:.3g} requests/s, "
-                    f"{after.goodput / before.goodput - 1.0:+.0%}"
-                )
-    return "not measured separately"
+    """Say what two configurations gave that differ only in this field and in the memory share."""
+    pair = compared(result, name)
+    if pair is None:
+        return "not measured separately"
+    before, after = pair
+    if before.best is None:
+        return f"without: {before.why}"
+    gain = after.goodput / before.goodput - 1.0
+    return f"{before.goodput:.3g} → {after.goodput:.3g} requests/s, {gain:+.0%}"
 
 
 def _splits(result: Result, facts: Facts) -> str:

@@ -17,7 +17,15 @@ import msgspec
 
 from quire.core.errors import QuireError
 from quire.system.records import dataclass
-from quire.tune.objective import GAIN, Found, Measure, Measurement, best_rate, classic_rate
+from quire.tune.objective import (
+    GAIN,
+    Found,
+    Measure,
+    Measurement,
+    best_rate,
+    classic_rate,
+    kept_rate,
+)
 from quire.tune.space import (
     LIMITS,
     MEMORY,
@@ -25,6 +33,7 @@ from quire.tune.space import (
     Configuration,
     Space,
     configurations,
+    differences,
     key,
     show_value,
 )
@@ -57,7 +66,7 @@ class Trial(msgspec.Struct):
     """A configuration that was measured.
 
     Attributes:
-        stage: "start", "limits", "grid", or the field whose value it changes.
+        stage: "start", "limits", "grid", "simplify", or the field whose value it changes.
         runs: all measurements, in order.
         best: the one that counts; None if it was no better, or no rate met the objective.
         why: why the search for its rate ended.
@@ -134,6 +143,10 @@ class Search:
             self._others()
             if self._best is best:
                 break
+        self._simplify()
+        return self._result()
+
+    def _result(self) -> Result:
         trials = list(self._trials.values())
         pruned = [p for name, p in self._pruned.items() if name not in self._trials]
         return Result(trials, pruned, self._best)
@@ -180,6 +193,29 @@ class Search:
                 if self._is_promising(candidate) or name in UNMODELLED:
                     self._measure(candidate, name)
 
+    def _simplify(self) -> None:
+        """Undo the best's changes without a measured or predicted gain, if it is as good so."""
+        best = self._best
+        if best is None:
+            return
+        simple = best.configuration
+        for name in differences(self.start, simple):
+            candidate = {**simple, name: self.start[name]}
+            if not self._is_gain(name, candidate, simple) and self.why_not(candidate) is None:
+                simple = candidate
+        if key(simple) not in self._trials and len(self._trials) >= self.max_runs:
+            return
+        trial = self._trials.get(key(simple)) or self._measure(simple, "simplify", best.best)
+        if trial.goodput * GAIN >= max(each.goodput for each in self._trials.values()):
+            self._best = trial
+
+    def _is_gain(self, name: str, without: Configuration, with_it: Configuration) -> bool:
+        """Return whether measurements show a gain of a field's change; else predictions."""
+        if (pair := compared(self._result(), name)) is not None:
+            return pair[1].goodput >= GAIN * pair[0].goodput
+        before, after = self._predicted(without), self._predicted(with_it)
+        return before is None or (after is not None and after >= GAIN * before)
+
     def _most_promising(self, candidates: Iterable[Configuration]) -> Configuration | None:
         """Return the unmeasured candidate with the best prediction; of equal ones, the one with the
         fewest changes."""
@@ -224,7 +260,10 @@ class Search:
         spread = max(errors) - min(errors) if len(errors) > 1 else 0.1
         return min(max(spread, ERROR[0]), ERROR[1])
 
-    def _measure(self, configuration: Configuration, stage: str) -> Trial:
+    def _measure(
+        self, configuration: Configuration, stage: str, same: Measurement | None = None
+    ) -> Trial:
+        """Measure the best rate of a configuration, or whether it has the rate of `same`, too."""
         best = self._best
         trial = Trial(configuration, stage, [], None, "", self._predicted(configuration))
         may_fail = bool(self._trials)
@@ -235,6 +274,8 @@ class Search:
             return found.rate if found is not None and math.isfinite(found.rate) else None
 
         def find(measure: Measure) -> Found:
+            if same is not None:
+                return kept_rate(measure, self.attainment, same.rate)
             beat = best.best if best else None
             return best_rate(measure, self.attainment, guess=guess, beat=beat)
 
@@ -260,7 +301,23 @@ class Search:
         return self._best.configuration if self._best else self.start
 
     def _is_spent(self) -> bool:
-        return len(self._trials) >= self.max_runs
+        """Return whether only the run is left that `_simplify` may need."""
+        changed = self._best is not None and self._best is not self._trials[key(self.start)]
+        return len(self._trials) + changed >= self.max_runs
+
+
+def compared(result: Result, name: str) -> tuple[Trial, Trial] | None:
+    """Return trials with the start's and the best's value of a field that differ in nothing else
+    but the memory share; None if there are none."""
+    assert result.best is not None
+    change = differences(result.start.configuration, result.best.configuration)[name]
+    aside = set() if name in MEMORY else set(MEMORY)
+    for after in [result.best, *reversed(result.trials)]:
+        for before in result.trials:
+            changed = differences(before.configuration, after.configuration)
+            if {*changed} - aside == {name} and changed[name] == change:
+                return before, after
+    return None
 
 
 def grid(

@@ -45,7 +45,7 @@ def search(bench: Modelled, oracle: Modelled | None = None, **options: Any) -> R
     reported: list[Trial] = []
     options = {"attainment": 0.95, "max_runs": 100, "report": reported.append} | options
     space = options.pop("space", SPACE)
-    start = {name: START[name] for name in space}
+    start = {name: START.get(name, space[name][0]) for name in space}
     result = Search(space, start, bench, Oracle(oracle or bench), **options).run()
     assert reported == result.trials
     return result
@@ -144,6 +144,21 @@ def test_what_looks_the_same_is_measured_once() -> None:
     assert {p.why for p in result.pruned} == {
         "the simulator predicts the same as for a measured one"
     }
+
+
+@pytest.mark.parametrize("max_runs", [3, 4, 100])
+def test_changes_without_a_gain_are_undone(max_runs: int) -> None:
+    """More memory is taken for the search, and the simulator believes in one thread."""
+    space = {**LIMITS, "num_threads": [None, 1], "gpu_memory_utilization": [0.5, 0.9]}
+    bench = Modelled(lambda c: 10.0 if c["max_num_seqs"] == 32 else 8.0, lambda c: 20.0)
+    wrong = Modelled(
+        lambda c: bench.limit(c) * (2.0 if c["num_threads"] == 1 else 1.0), lambda c: 100.0
+    )
+    result = search(bench, wrong, space=space, max_runs=max_runs)
+    assert len(result.trials) <= max_runs
+    kept = {name for name, value in result.best.configuration.items() if value != space[name][0]}
+    believed = {"num_threads"} if max_runs == 3 else set()  # nothing measured speaks against it
+    assert kept == {"max_num_seqs"} | believed
 
 
 def test_grid_measures_everything() -> None:
