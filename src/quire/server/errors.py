@@ -54,6 +54,7 @@ _ABSENT = {
     ),
     "the server does not summarize; truncation auto drops old turns": "/v1/responses/compact",
     "use /v1/models and /v1/completions": "/v1/engines",
+    "send suffix to /v1/completions": "/v1/fim/",
     "send return_prompt_text, or use /tokenize": "/v1/chat/completions/render",
     "send one request for each conversation": "/v1/chat/completions/batch",
     "use /tokenize": "/v1/completions/render",

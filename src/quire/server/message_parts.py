@@ -138,6 +138,21 @@ def plain_call(call: Any) -> None:
         del call["custom"]
 
 
+def continue_prefix(body: dict[str, Any], messages: Any) -> None:
+    """Make the mark of a last message that the answer continues a field of the chat, in place.
+
+    The mark is Mistral's and DeepSeek's `prefix`, or Moonshot's `partial`.
+    """
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    if not isinstance(last, dict) or last.get("role") != "assistant":
+        return
+    if body.get("continue_final_message") is not False:
+        for name in ("prefix", "partial"):
+            if last.get(name) is True:
+                del last[name]
+                body["continue_final_message"] = True
+
+
 def usual_effort(request: Request, given: dict[str, Any], name: str, where: str) -> None:
     """Remove an effort that asks for what happens without it, in place."""
     if given.get(name) in ("auto", "default"):
@@ -245,6 +260,7 @@ def mend_chat(request: Request, body: Any) -> None:
     if isinstance(wanted := body.get("response_format"), str):
         body["response_format"] = {"type": wanted}
     messages = body.get("messages")
+    continue_prefix(body, messages)
     for index, message in enumerate(messages if isinstance(messages, list) else ()):
         if isinstance(message, dict):
             calls, content = message.get("tool_calls"), message.get("content")

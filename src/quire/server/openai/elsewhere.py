@@ -171,5 +171,5 @@ MESSAGE: Rules = {
     "audio": refused(_EMPTY_ONLY),
     "annotations": ignored(_NOT_IN_PROMPT, strict=([],)),
     "thinking": instead("reasoning_content"),
-    **each("prefix partial", instead("continue_final_message at the top of the body", False)),
+    **each("prefix partial", refused("It continues the last message, the assistant's.", False)),
 }

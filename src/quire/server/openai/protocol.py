@@ -53,6 +53,8 @@ class ResponseFormat(Strict):
     json_schema: JsonSchema | None = None
     schema: dict[str, Any] | bool | None = None
     """llama.cpp's place of `json_schema.schema`."""
+    value: dict[str, Any] | bool | None = None
+    """The same, as Hugging Face's client sends it."""
 
     structures: list[dict[str, Any]] | None = None
     triggers: list[str] | None = None
@@ -60,6 +62,10 @@ class ResponseFormat(Strict):
     """vLLM's structural tags, in the older and the newer form; see `text.tag_formats`."""
 
     rules: ClassVar[Rules] = each("grammar pattern", refused("Send structured_outputs instead."))
+
+    def __post_init__(self) -> None:
+        if self.schema is None:
+            self.schema, self.value = self.value, None
 
 
 class StructuredOutputs(Strict):

@@ -182,8 +182,8 @@ def _of_format(wanted: ResponseFormat) -> tuple[dict[str, Any], str] | None:
         if getattr(wanted, name) is not None and kind not in kinds:
             text = f"response_format has the field {name}, but its type is {kind}."
             raise invalid(text, f"response_format.{name}")
-    if inner is not None and wanted.schema is not None:
-        text = "response_format has a json_schema and a schema; send one."
+    if wanted.value is not None or (inner is not None and wanted.schema is not None):
+        text = "response_format has two schemas; send one."
         raise invalid(text, "response_format.schema")
     if kind == "structural_tag":
         tag = {"structures": wanted.structures, "triggers": wanted.triggers}

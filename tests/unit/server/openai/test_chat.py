@@ -67,6 +67,18 @@ async def test_continue_final_message(app: Running) -> None:
     assert body["choices"][0]["message"]["content"] == "cde"
 
 
+@pytest.mark.parametrize("mark", ["prefix", "partial"])
+async def test_a_last_message_may_say_that_it_is_continued(app: Running, mark: str) -> None:
+    begun = {"role": "assistant", "content": "ab", mark: True}
+    body = (await app.chat(messages=[USER, begun])).json()
+    assert body["choices"][0]["message"]["content"] == "cde"
+    assert "warnings" not in body
+    for messages in ([begun, USER], [USER, {**USER, mark: True}]):
+        assert (await app.chat(messages=messages)).status_code == 400
+    wrong = await app.chat(messages=[USER, begun], continue_final_message=False)
+    assert wrong.json()["error"]["param"] == f"messages[1].{mark}"
+
+
 async def test_logprobs_have_bytes(app: Running) -> None:
     body = (await app.chat(logprobs=True, top_logprobs=2, max_tokens=1)).json()
     [token] = body["choices"][0]["logprobs"]["content"]

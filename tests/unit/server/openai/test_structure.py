@@ -61,6 +61,7 @@ def accepts(params: StructuredOutputsParams, text: str) -> bool:
         ({"type": "json_schema", "schema": CITY}, '{"city":"Rome"}', '{"city":1}'),
         ({"type": "json_object", "schema": CITY}, '{"city":"Rome"}', "{}"),
         ({"type": "json_schema", "json_schema": {"schema": CITY}}, '{"city":"Rome"}', "{}"),
+        ({"type": "json_object", "value": CITY}, '{"city":"Rome"}', "{}"),
         (
             {
                 "type": "structural_tag",
