@@ -193,9 +193,8 @@ class Layout:
         if config.qkv_by_head:
             runs = grouped_runs(0, (dim, dim, dim), config.num_attention_heads)
             qkv = replace(qkv, parts=(q + 2 * kv,), unit=3 * dim, runs=tuple(runs))
-        if (
-            config.output_gate == "of_q"
-        ):  # each head of q, then of the gate; the gate is moved to the end
+        if config.output_gate == "of_q":
+            # Each head of q, then of the gate; the gate is moved to the end.
             runs = grouped_runs(0, (dim, dim), config.num_attention_heads)
             heads = config.num_attention_heads
             runs = [*runs[:heads], (2 * q, 2 * kv), *runs[heads:]]
