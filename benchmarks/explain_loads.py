@@ -40,6 +40,7 @@ from benchmarks.explain_injections import (
     traced,
     wide_adapter,
 )
+from benchmarks.explain_strange import HERE, customized
 from benchmarks.slow_link import KEY, behind_a_slow_link
 
 Body = dict[str, Any]
@@ -240,6 +241,20 @@ FAULTS: dict[str, Fault] = {
         ("python_debugging",), EMBEDDED, asks(), environment={"PYTHONTRACEMALLOC": "5"}
     ),
     "slow_link": Fault(("slow_link",), OPT, asks(), prepare=behind_a_slow_link, environment=KEY),
+    **{
+        name: Fault(
+            (cause,), EMBEDDED, asks(), prepare=customized(name), environment=HERE
+        )
+        for name, cause in (
+            ("sleeps", "foreign_code"), ("computes", "foreign_code"),
+            ("delays_streams", "foreign_code"), ("telemetry", "foreign_code"),
+            ("collects", "garbage_collection"),
+        )
+    },
+    "tokenizer_sleeps": Fault(
+        ("blocked",), EMBEDDED, lambda i: chats(i) | {"max_tokens": 8}, path=CHAT,
+        prepare=customized("tokenizer_sleeps"), environment=HERE,
+    ),
     "core_quota": Fault(("cpu_quota",), EMBEDDED, asks(), during=core_quota),
     "low_weight": Fault(("low_priority",), EMBEDDED, asks(), during=low_weight),
     "refused_all": Fault(("refused_requests",), EMBEDDED, of_tokens(1100, 8)),

@@ -101,6 +101,8 @@ class HardwareProfile:
         link: the network between two such machines.
         peer: the connection between two such cards in one machine; PCIe by default.
         cards: how many of them compute as one (see `on_cards`).
+        spread: how much repeated measurements of this machine differed, relative to their median; 0
+            if they agreed, or if nothing was measured.
         paged_by_length: `page_size` gives the tokens of a KV block there, as on TPUs.
     """
 
@@ -121,6 +123,7 @@ class HardwareProfile:
     peer: Link = Link(25e9, 2e-5)
     cards: int = 1
     attention_flops_per_second: float | None = None
+    spread: float = 0.0
     paged_by_length: bool = False
     weight_bytes_per_second: dict[str, float] = field(default_factory=dict)
     overlaps: dict[str, Overlap] = field(default_factory=dict)

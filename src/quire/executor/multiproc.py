@@ -160,6 +160,9 @@ class MultiprocExecutor(UniprocExecutor):
         if method in ("start_profile", "stop_profile", "profile_status"):
             return self._trace(method, args)
         result = super()._call(method, args)
+        if method in ("start_stacks", "stop_stacks"):
+            others = self._call_others(method, args)
+            return result and [*result, *(stacks for other in others for stacks in other)]
         if method == "remove_lora":
             self._call_others(method, args)
         if self._grid.stages > 1 and method in ("start_op_profile", "stop_op_profile"):

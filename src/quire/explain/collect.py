@@ -18,6 +18,7 @@ from quire.models.weights.pack_cache import is_kept, packable_bytes
 from quire.ops.tuning import file_name, read, tuned_folder, untuned
 from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import detect
+from quire.system.stacks import Stacks
 
 
 def collect(
@@ -31,6 +32,7 @@ def collect(
     offline: bool = False,
     tls: bool = False,
     cards: Sequence[Card] = (),
+    stacks: Sequence[Stacks] = (),
 ) -> Evidence:
     """Return the evidence of one window.
 
@@ -38,6 +40,7 @@ def collect(
         facts, phases: of the started engine; see `messages.Ready`.
         ops: profile of some of its steps.
         cards: GPUs on which it computes.
+        stacks: of the API process and of those that compute.
     """
     machine = detect()
     cores, gpu = machine.cores, machine.gpu if config.device == "cuda" else None
@@ -61,6 +64,7 @@ def collect(
         ),
         halves=watched.halves,
         tls=tls,
+        stacks=list(stacks),
     )
 
 

@@ -16,6 +16,7 @@ from quire.explain.surroundings import Surroundings
 from quire.metrics.requests import RecordedRequest, RequestMix
 from quire.metrics.times import CORE_PARTS
 from quire.resolve.arguments import EngineArgs
+from quire.system.stacks import Stacks
 
 CORE = CORE_PARTS
 """Parts of the time that add up to the core's wall time."""
@@ -162,6 +163,7 @@ class Evidence(msgspec.Struct, frozen=True):
         platform: the kernels that the engine uses.
         halves: the window's two halves, to see whether they agree; empty if it has no halves.
         tls: clients' connections are encrypted.
+        stacks: where Python threads stood, of the API process first; empty offline.
     """
 
     window: Window
@@ -176,6 +178,7 @@ class Evidence(msgspec.Struct, frozen=True):
     platform: Platform | None = None
     halves: list[Window] = []
     tls: bool = False
+    stacks: list[Stacks] = []
 
     @property
     def on_device(self) -> bool:

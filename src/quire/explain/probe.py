@@ -18,7 +18,8 @@ from quire.core.messages import StageStats
 from quire.explain import surroundings
 from quire.explain.evidence import CORE, OFFLINE, Window
 from quire.explain.host import HostUse, Pauses, read_host, use_between
-from quire.explain.surroundings import StateCount, Surroundings
+from quire.explain.standing import StateCount
+from quire.explain.surroundings import Surroundings
 from quire.metrics.histogram import TimedHistogram, quantile
 from quire.metrics.requests import RequestMix, since
 from quire.metrics.stats import EngineStats
@@ -153,7 +154,10 @@ class Probe:
         system = surroundings.read()
         around = surroundings.between(self._system, system, window.seconds, self._states.share)
         around = msgspec.structs.replace(
-            around, halted=self._states.most, paused=self._pauses.seconds / window.seconds
+            around,
+            halted=self._states.most,
+            paused=self._pauses.seconds / window.seconds,
+            standing=self._states.standing(),
         )
         return Watched(window, halves, use_between(self._host, read_host()), around)
 

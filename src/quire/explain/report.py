@@ -17,9 +17,10 @@ Cause = Literal[
     "stolen_cpu", "stopped", "traced", "python_debugging", "slow_clock", "hot_card", "power_limit",
     "shared_card", "swapping", "memory_pressure", "open_files", "offload_reads", "slow_disk",
     "huge_pages_off", "remote_memory",
+    "foreign_code", "blocked", "garbage_collection",
     # Kernels and types
     "wide_weights", "reference_ops", "python_ops", "forced_isa", "decoded_weights",
-    "untuned_kernels", "cold_start",
+    "untuned_kernels", "slow_kernels", "cold_start",
     "memory_bandwidth", "compute",
     # Steps
     "dispatch_overhead", "idle_gaps", "rank_imbalance", "slow_stage", "slow_replica", "slow_link",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from quire.explain.host import LISTENING, HostUse, read_host, sockets, tcp_rows, use_between
 from quire.explain.report import Cause, Finding
-from quire.explain.surroundings import Surroundings, between, process_state, read
+from quire.explain.standing import process_state
+from quire.explain.surroundings import Surroundings, between, read
 from quire.system.proc import SYSTEM, family, listed
 
 NO_FILES = 0.98

@@ -8,17 +8,17 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from quire.explain.cards import Card
-from quire.explain.cgroups import cpu_limit, cpu_weight, freezers, is_frozen, memory_wait
+from quire.explain.cgroups import cpu_limit, cpu_weight, memory_wait
 from quire.explain.host import is_computing, unread
 from quire.explain.python import debugging, tracing
-from quire.system.proc import SYSTEM, family, fields, listed, numbers, quick, text, words
+from quire.explain.standing import Standing
+from quire.system.proc import SYSTEM, family, fields, listed, numbers, text, words
 from quire.system.records import dataclass
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -34,8 +34,6 @@ SIBLINGS = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/enabled"
 _POLICIES = {"5": "idle", "3": "batch"}
 """Scheduling policies that let others run first, the weakest first; see sched(7)."""
-_HALTED = frozenset("Tt")
-"""States of a process that a signal or a tracer has stopped."""
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -74,6 +72,7 @@ class Surroundings(msgspec.Struct, frozen=True):
         debugging: what slows Python in the engine's processes: "PYTHONDEVMODE", "-m cProfile" …
         paused: share of the window in which the API process was due and neither ran nor waited for
             a CPU: it was stopped, or blocked. 0 offline.
+        standing: processes other than the API's that slept in the middle of their work.
         cards: GPUs on which the processes compute; `collect` adds them.
     """
 
@@ -105,6 +104,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     unread: int = 0
     debugging: list[str] = []
     paused: float = 0.0
+    standing: list[Standing] = []
     cards: list[Card] = []
 
 
@@ -190,44 +190,6 @@ def between(first: Reading, last: Reading, seconds: float, stopped: float) -> Su
         disk_wait=max(0.0, waited),
         clock=(first.now.clock + last.now.clock) / 2,
     )
-
-
-class StateCount:
-    """Counts how often a process of a family is seen stopped."""
-
-    def __init__(self, pids: Iterable[int], root: Path = SYSTEM) -> None:
-        self._files = {pid: (f"{root}/proc/{pid}/stat", freezers(pid, root)) for pid in pids}
-        self._seen = self._stopped = 0
-        self._halts: Counter[int] = Counter()
-
-    def sample(self) -> None:
-        """Look once."""
-        halted = [
-            pid
-            for pid, (stat, frozen) in self._files.items()
-            if _state(quick(stat)) in _HALTED or any(map(is_frozen, frozen))
-        ]
-        self._seen += 1
-        self._stopped += bool(halted)
-        self._halts.update(halted)
-
-    @property
-    def share(self) -> float:
-        return self._stopped / max(1, self._seen)
-
-    @property
-    def most(self) -> int:
-        """Return the process that was stopped the most often; 0 if none was."""
-        return max(self._halts, key=self._halts.__getitem__, default=0)
-
-
-def process_state(pid: int, root: Path = SYSTEM) -> str:
-    """Return a process's state as in `/proc/PID/stat`: "R", "S", "D", "T" …"""
-    return _state(quick(f"{root}/proc/{pid}/stat"))
-
-
-def _state(stat: bytes) -> str:
-    return stat.rpartition(b")")[2].strip()[:1].decode()
 
 
 def _computing(pids: list[int], root: Path) -> list[int]:

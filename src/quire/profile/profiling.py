@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from quire.ops.rank_group import RankGroup
     from quire.ops.torch_ops.rank_group import TorchRankGroup
     from quire.profile.python import ThreadProfile
+    from quire.system.stacks import Stacks, StackSampler
 
 MAX_OP_PROFILE_STEPS = 1000
 CALLS = {
     *("start_profile", "stop_profile", "profile_status"),
     *("start_op_profile", "stop_op_profile", "op_profile_steps"),
-    *("start_python_profile", "stop_python_profile"),
+    *("start_python_profile", "stop_python_profile", "start_stacks", "stop_stacks"),
 }
 """Methods of `Profiling` that `call` runs."""
 
@@ -81,6 +82,7 @@ class Profiling:
         else:
             self._trace = TraceProfiler(config, traced)
         self._ops = OpProfiler(meters, draft_meters, list if group is None else group.waited)
+        self._stacks: StackSampler | None = None
 
     @cached_property
     def _python(self) -> ThreadProfile:  # of the core's thread; the steps' thread if steps overlap
@@ -93,6 +95,18 @@ class Profiling:
 
     def stop_python_profile(self) -> bytes:
         return self._python.stop()
+
+    def start_stacks(self) -> None:
+        """Begin to sample where this process's Python threads stand."""
+        from quire.system.stacks import StackSampler
+
+        self.stop_stacks()
+        self._stacks = StackSampler()
+
+    def stop_stacks(self) -> list[Stacks]:
+        """Return the samples since the last start; none without one. Ranks add theirs."""
+        sampler, self._stacks = self._stacks, None
+        return [] if sampler is None else [sampler.stop()]
 
     @property
     def active(self) -> bool:
@@ -153,6 +167,7 @@ class Profiling:
 
     def shutdown(self) -> None:
         """Stop, and finish writing."""
+        self.stop_stacks()
         self._trace.shutdown()
 
 

@@ -19,7 +19,7 @@ from quire.core.registry import did_you_mean
 from quire.models.cost import product_type, roofline
 from quire.resolve.arguments import EngineArgs
 from quire.resolve.flags import engine_flags_from
-from quire.simulate.probe import probe
+from quire.simulate.probe import probe, spread
 from quire.system.hardware import detect
 from quire.system.records import dataclass
 
@@ -86,6 +86,7 @@ def measure(engine: EngineArgs, config: EngineConfig) -> HardwareProfile:
         attention_share=reached.attention / reached.products,
         kv_share=reached.keys / reached.weights,
         copy_bytes_per_second=0.4 * reached.weights,  # a copy reads, writes, and fetches the target
+        spread=reached.spread,
     )
     return _served(engine, alone, roofline(config, alone))
 
@@ -122,6 +123,7 @@ def _served(engine: EngineArgs, alone: HardwareProfile, cost: RooflineCost) -> H
         overhead_seconds=max(0.0, one.rest - stream),
         seq_overhead_seconds=stream,
         request_overhead_seconds=one.request,
+        spread=max(alone.spread, one.spread, many.spread),
     )
 
 
@@ -133,11 +135,13 @@ class _Served:
         model: the executor's time per step.
         rest: the other time per step.
         request: time per request besides its tokens.
+        spread: difference between repetitions; see `HardwareProfile`.
     """
 
     model: float
     rest: float
     request: float
+    spread: float
 
     @classmethod
     def measure(cls, engine: EngineArgs, count: int) -> _Served:
@@ -156,7 +160,8 @@ class _Served:
         step = row["itl_ms"]["p50"] / 1e3
         model = step * sum(split[part] for part in EXECUTOR) / (1.0 - split["idle"])
         cycle = clients * OUTPUT_LEN / row["output_tok_s"]
-        return cls(model, step - model, max(0.0, cycle - OUTPUT_LEN * step))
+        tokens = [row[end]["output_tok_s"] for end in ("min", "max")]
+        return cls(model, step - model, max(0.0, cycle - OUTPUT_LEN * step), spread(tokens))
 
 
 def _bench(name: str, *flags: str) -> dict[str, Any]:

@@ -30,6 +30,8 @@ from quire.simulate.workload import Workload, generate, read_trace
 from quire.system.hardware import Hardware, detect
 
 PERCENTILES = (50, 90, 99)
+NOISY = 0.3
+"""Difference of repeated measurements, relative to their median, that no idle machine has."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,11 +110,19 @@ def run(args: argparse.Namespace) -> int:
         Front(profile.request_overhead_seconds),
         halved(replicas, router, messages(workload), cost),
     )
+    if profile.spread > NOISY:
+        print(
+            f"warning: repeated measurements of this machine differed by {profile.spread:.0%}, so "
+            "other programs ran meanwhile. What follows may be wrong by as much. Measure again on "
+            "an idle machine.",
+            file=sys.stderr,
+        )
     row: dict[str, Any] = {
         "model": Path(args.model).name,
         "dtype": config.dtype,
         "quantization": config.quantization,
         "hardware": profile.name,
+        "hardware_spread": profile.spread,
         "replicas": count,
         "prefill_replicas": config.transfer.prefill_replicas if config.transfer else 0,
         "router": args.router,

@@ -38,12 +38,14 @@ class Reached:
         weights: bytes/s at which a decode step reads weights.
         keys: bytes/s at which attention reads keys and values.
         products, attention: operations of linear layers and of attention in a prompt.
+        spread: largest difference between rounds, relative to their median.
     """
 
     weights: float
     keys: float
     products: float
     attention: float
+    spread: float = 0.0
 
 
 def probe(config: EngineConfig, unit: RooflineCost) -> Reached:
@@ -63,7 +65,14 @@ def probe(config: EngineConfig, unit: RooflineCost) -> Reached:
     with StepBench(config, long, STREAMS, chunk) as bench:
         bench.fill(long)
         times = [[bench.median(step) for step in steps] for _ in range(ROUNDS)]
-    return fit(unit, steps, [statistics.median(column) for column in zip(*times, strict=True)])
+    kinds = list(zip(*times, strict=True))
+    found = fit(unit, steps, [statistics.median(rounds) for rounds in kinds])
+    return replace(found, spread=max(map(spread, kinds)))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return the difference between the largest and the smallest, relative to their median."""
+    return (max(values) - min(values)) / statistics.median(values)
 
 
 def fit(unit: RooflineCost, steps: Sequence[Sequence[Entry]], seconds: Sequence[float]) -> Reached:

@@ -9,6 +9,8 @@ import msgspec
 from quire.core.messages import StageStats
 from quire.explain.evidence import Evidence, Platform
 from quire.explain.host import HostUse, Worker
+from quire.explain.standing import Standing
+from quire.system.stacks import Place, Stacks
 from tests.unit.explain.made import LIMITS, healthy, profile
 
 UNBOUND = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=9.1)
@@ -17,6 +19,11 @@ UNBOUND = profile(("linear", "layers.0.mlp.up", 9.0, 10.0, 40.0), model_seconds=
 
 SLOW: dict[str, Any] = {"steps": 200, "step_sizes": [(8.0, 200)], "computed_tokens": 1600}
 """A fifth of the healthy engine's steps in the same time."""
+
+
+def stacks(*places: Place, collecting: float = 0.0) -> Stacks:
+    """Return ten seconds of one process."""
+    return Stacks(1, 10.0, list(places), collecting)
 
 
 def drafting(accepted: int, **fields: object) -> Evidence:
@@ -33,7 +40,23 @@ def drafting(accepted: int, **fields: object) -> Evidence:
     )
 
 
+SLEEP = Place("MainThread", "/x/sitecustomize.py:7 slow", True, 4.0, 3.9)
 FAULTS: dict[str, tuple[Evidence, str | None]] = {
+    "foreign_code": (
+        msgspec.structs.replace(healthy(), stacks=[stacks(), stacks(SLEEP)]),
+        "a start without /x/sitecustomize.py",
+    ),
+    "blocked": (
+        healthy(
+            ops=UNBOUND,
+            around={"standing": [Standing(9, "process", 0.5, "pipe_write", computes=True)]},
+        ),
+        "py-spy dump",
+    ),
+    "garbage_collection": (
+        msgspec.structs.replace(healthy(), stacks=[stacks(), stacks(collecting=3.0)]),
+        "no gc.set_threshold",
+    ),
     "dispatch_overhead": (
         healthy(
             args={"enforce_eager": True},
@@ -321,6 +344,15 @@ FAULTS: dict[str, tuple[Evidence, str | None]] = {
             **SLOW,
         ),
         "quire tune kernels --model opt-125m",
+    ),
+    "slow_kernels": (
+        healthy(
+            ops=UNBOUND,
+            platform=Platform("avx2", "avx2"),
+            limits=msgspec.structs.replace(LIMITS, reads={"bfloat16": LIMITS.bandwidth}),
+            **SLOW,
+        ),
+        "quire bench kernels",
     ),
     "decoded_weights": (
         healthy(args={"quantization": "fp8"}, ops=UNBOUND, platform=Platform("avx2", "avx2")),

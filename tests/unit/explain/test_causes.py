@@ -28,7 +28,8 @@ PROMPTS: dict[str, Any] = {
 
 
 GAINS_NO_SPEED = {
-    "adapter_seats", "cold_start", "cpu_quota", "needless_ranks", "failed_writes", "open_files",
+    "adapter_seats", "blocked", "cold_start", "cpu_quota", "needless_ranks", "failed_writes",
+    "open_files", "slow_kernels",
     "refused_requests", "too_many_threads",
 }  # fmt: skip
 """Causes whose change has no figure: it ends errors, or the window cannot tell its gain."""

@@ -13,7 +13,8 @@ import msgspec
 import pytest
 
 from quire.explain.host import unread
-from quire.explain.surroundings import MUCH, StateCount, Surroundings, between, read
+from quire.explain.standing import StateCount
+from quire.explain.surroundings import MUCH, Surroundings, between, read
 from quire.system.proc import family
 
 STAT = "7 (a (b) c) {state} 1 7 7 0 -1 0 " + "0 " * 32 + "{wait} 0"

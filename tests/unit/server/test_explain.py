@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import threading
 from typing import Any
 
@@ -17,6 +18,7 @@ from quire.explain.evidence import Evidence
 from quire.explain.report import Report
 from quire.server.monitoring import watch
 from quire.server.monitoring.watch import report_on
+from quire.system.stacks import Place, Stacks
 from tests.unit.explain.made_faults import FAULTS
 from tests.unit.server.fake_engine import Running, running
 
@@ -77,6 +79,26 @@ async def test_the_operations_are_profiled_meanwhile(
     monkeypatch.setattr(app.core, "call", answer)
     report = await explained(app)
     assert [line.module for line in report.ops] == ["mlp.up"]
+
+
+async def test_the_stacks_of_all_processes_are_in_the_evidence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place("MainThread", "/x/sitecustomize.py:7 slow", True, 0.2, 0.2)
+    async with running() as app:
+        call = app.core.call
+
+        def answer(method: str, args: list[Any]) -> Any:
+            if not method.endswith("_stacks"):
+                return call(method, args)
+            return msgspec.to_builtins([Stacks(99, 0.3, [place])] * (method == "stop_stacks"))
+
+        monkeypatch.setattr(app.core, "call", answer)
+        response = await app.http.get("/explain", params={"window": 0.3, "evidence": "true"})
+    own, core = msgspec.json.decode(response.content, type=Evidence).stacks
+    assert own.pid == os.getpid()
+    assert own.seconds >= 0.3
+    assert core.places == [place]
 
 
 async def test_files_are_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -34,6 +35,16 @@ def test_the_table_and_the_row(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert row["itl_ms"]["p50"] <= row["itl_ms"]["p99"]
     out = capsys.readouterr().out
     assert all(name in out for name in row)
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.8])
+def test_a_profile_of_a_busy_machine_is_called_so(
+    spread: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "profile.json"
+    file.write_bytes(msgspec.json.encode(replace(PROFILES["epyc-9654"], spread=spread)))
+    assert main([*LOAD, "--hardware", str(file)]) == 0
+    assert ("differed by 80%" in capsys.readouterr().err) is (spread == 0.8)
 
 
 def test_replicas_for_prompts_keep_answers_steady(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from quire.simulate.probe import (
     fit,
     predict,
     probe,
+    spread,
 )
 from quire.system.hardware import detect
 
@@ -40,6 +41,11 @@ def test_fitting_finds_the_rates(rates: tuple[float, ...]) -> None:
     found = fit(UNIT, STEPS, [predict(UNIT, there, step) for step in STEPS])
     for name in ("weights", "keys", "products", "attention"):
         assert getattr(found, name) == pytest.approx(getattr(there, name), rel=0.02)
+
+
+def test_the_spread_is_that_of_the_rounds() -> None:
+    assert spread([2.0, 1.0, 3.0]) == 1.0
+    assert spread([2.0]) == 0.0
 
 
 def test_every_sequence_of_a_step_samples() -> None:
@@ -76,5 +82,6 @@ def test_a_real_model_is_probed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "LONG", 256)
     monkeypatch.setattr(measuring, "ROUNDS", 1)
     found = probe(config, UNIT)
+    assert found.spread == 0.0  # of one round
     for name in ("weights", "keys", "products", "attention"):
         assert getattr(found, name) == pytest.approx(getattr(there, name), rel=0.05)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from quire.explain.causes import (
+    account,
     cache,
     card,
     clients,
@@ -22,7 +23,7 @@ from quire.explain.causes.case import Case, Suspect
 from quire.explain.report import Cause
 
 _MODULES = (
-    cache, card, clients, cores, front, kernels, machine, requests, stages, steps, system,
+    account, cache, card, clients, cores, front, kernels, machine, requests, stages, steps, system,
 )  # fmt: skip
 CAUSES: dict[Cause, Callable[[Case], Suspect | None]] = {
     name: getattr(module, name)
@@ -45,6 +46,7 @@ WITHOUT_STEPS: frozenset[Cause] = frozenset(
         "queueing", "cpu_quota", "busy_neighbour", "stopped", "traced", "python_debugging",
         "swapping", "memory_pressure", "open_files", "image_preparation", "tokenization",
         "http_overload", "tls", "scrapes", "aborted_requests", "refused_requests",
+        "foreign_code", "blocked", "garbage_collection",
     }
 )  # fmt: skip
 """Causes that a window without a step can prove: the core was starved, or got no requests."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.explain.causes.account import loop_busy
 from quire.explain.causes.case import (
     FEW_CLIENTS,
     Case,
@@ -17,6 +18,8 @@ MANY = 0.1
 """Share of the requests, or of the work, from which clients' behaviour is a cause."""
 SLOW = 0.2
 """Share of the outputs that must wait for their reader: on a busy machine any client is late."""
+LATE_LOOP = 0.7
+"""Share of its time that the event loop works, from which it delays the outputs itself."""
 ENOUGH = 8
 """Sequences that must have ended before their ends say anything."""
 MORE_CLIENTS = 8
@@ -29,6 +32,8 @@ def slow_client(case: Case) -> Suspect | None:
     w, around = case.window, case.around
     held = around.unread / max(1, around.connections)
     slow = min(1.0, w.slow_outputs / max(1, w.generation_tokens))
+    if loop_busy(case) >= LATE_LOOP:
+        slow = 0.0  # they wait for the event loop, not for their clients
     if max(held, slow) < SLOW:
         return None
     return suspect(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from quire.core.cost import together
-from quire.explain.causes.case import Case, Kind, Suspect, advice, setting, suspect
+from quire.explain.causes.case import WORTH, Case, Kind, Suspect, advice, setting, suspect
 from quire.explain.limits import profile_of
 from quire.explain.report import START, Change
 from quire.models.cost import product_type
@@ -51,10 +53,56 @@ def forced_isa(case: Case) -> Suspect | None:
     )
 
 
+class _Products(NamedTuple):
+    """What share of the measured rates products reach, their share of the window, and the share
+    that usual ones would save."""
+
+    reached: float
+    share: float
+    saved: float
+
+
 def untuned_kernels(case: Case) -> Suspect | None:
     """Products are slow, and their tuning was found on another machine or for another load."""
+    platform, slow = case.evidence.platform, _slow_products(case)
+    if slow is None or platform is None or not platform.tuned:
+        return None
+    return suspect(
+        f"{_reach(slow)} The file of quire tune kernels has values for {platform.tuned} shapes, "
+        "which do not fit.",
+        slow.saved,
+        advice(f"quire tune kernels --model {case.args.model}", "finds values that do", slow.saved),
+    )
+
+
+def slow_kernels(case: Case) -> Suspect | None:
+    """Products are slow although their threads have cores, and no setting explains it."""
+    platform, slow = case.evidence.platform, _slow_products(case)
+    if slow is None or platform is None or platform.tuned or case.config.enforce_eager:
+        return None
+    each = sorted(case.lines, key=lambda line: -line.share)[:1]
+    where = f" Most time goes to {each[0].name} {each[0].module}." if each else ""
+    return suspect(
+        f"{_reach(slow)} Their threads have cores. Something outside of Quire slows these cores or "
+        f"the memory: other programs that read memory, a lower clock, heat.{where}",
+        slow.saved,
+        advice("quire bench kernels, on an idle machine", "shows whether kernels are slow alone"),
+        kind=Kind.WASTE,
+        floor=WORTH,
+    )
+
+
+def _reach(slow: _Products) -> str:
+    return (
+        f"Products reach {slow.reached:.0%} of the rates that kernels reached when this machine "
+        f"was measured, and take {slow.share:.0%} of the time."
+    )
+
+
+def _slow_products(case: Case) -> _Products | None:
+    """Return what products reach if it is much less than usual; None if not, or if unknown."""
     e, platform, profile = case.evidence, case.evidence.platform, case.evidence.ops
-    if platform is None or not platform.tuned or platform.isa != platform.best_isa:
+    if platform is None or platform.isa != platform.best_isa or not platform.isa:
         return None
     if profile is None or e.limits is None or not e.limits.reads:
         return None
@@ -67,15 +115,9 @@ def untuned_kernels(case: Case) -> Suspect | None:
     needed = sum(together(op.nbytes / reading, op.flops / rate, overlap) for op in ops)
     if not ops or needed >= MISTUNED * seconds:
         return None
-    inside = min(1.0, seconds / max(1e-9, profile.model_seconds))
-    saved = case.model * inside * (1.0 - needed / (TUNED * seconds))
-    return suspect(
-        f"Products reach {needed / seconds:.0%} of the rates that kernels reached when this "
-        f"machine was measured, and take {case.model * inside:.0%} of the time. The file of quire "
-        f"tune kernels has values for {platform.tuned} shapes, which do not fit.",
-        saved,
-        advice(f"quire tune kernels --model {e.args.model}", "finds values that do", saved),
-    )
+    share = case.model * min(1.0, seconds / max(1e-9, profile.model_seconds))
+    reached = needed / seconds
+    return _Products(reached, share, share * (1.0 - reached / TUNED))
 
 
 def decoded_weights(case: Case) -> Suspect | None:

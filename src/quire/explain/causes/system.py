@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quire.explain.causes.account import loop_slept
 from quire.explain.causes.case import WORTH, Case, Kind, Suspect, advice, setting, suspect
 from quire.explain.report import Change
 
@@ -39,8 +40,9 @@ def stopped(case: Case) -> Suspect | None:
     if around.tracer:
         return None  # it stops threads all the time
     lost, which = around.stopped, f"A process of the engine{_named(case, around.halted)}"
-    # Another thread may have waited for a CPU with the interpreter's lock.
+    # Another thread may have waited for a CPU with the interpreter's lock, or its code slept.
     paused = around.paused - (host.front_waited / host.seconds if host else 0.0)
+    paused -= loop_slept(case)
     if paused >= max(PAUSED, lost):
         lost, which = paused, "The API process"
     why = "continues it; then find out who stops it (a freezer, a debugger, Ctrl-Z)"

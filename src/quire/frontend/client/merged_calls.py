@@ -87,6 +87,7 @@ _MERGES: dict[str, Callable[[Sequence[Any]], Any]] = {
     "stop_profile": _profile_status,
     "profile_status": _profile_status,
     "kv_snapshot": _kv_snapshot,
+    "stop_stacks": lambda answers: [stacks for answer in answers for stacks in answer],
     "num_bad_frames": sum,
 }
 

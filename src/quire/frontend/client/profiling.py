@@ -61,6 +61,15 @@ class ProfilingClient:
         files: list[str] = status["files"]
         return files
 
+    async def stacks(self, seconds: float) -> Any:
+        """Return the `Stacks` of each process that computes the model, of the next seconds."""
+        await self._call("start_stacks")
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            found = await self._call("stop_stacks")
+        return found
+
     async def ops(self, steps: int, within: float) -> Any:
         """Return the `OpProfile` of the next steps.
 

@@ -23,6 +23,7 @@ from quire.explain.probe import Probe
 from quire.explain.report import Report
 from quire.frontend.client.profiling import ProfilerBusyError
 from quire.system.proc import family
+from quire.system.stacks import Stacks, StackSampler
 
 if TYPE_CHECKING:
     from quire.frontend.async_llm import AsyncLLM
@@ -67,8 +68,9 @@ async def report_on(evidence: Evidence) -> Report:
 async def watch(engine: AsyncLLM, seconds: float, *, tls: bool = False) -> Evidence:
     """Return the engine's activity during the next `seconds`, or until some steps have ended."""
     config = engine.resolved.config
-    probe = Probe(engine.stats)
+    probe, front = Probe(engine.stats), StackSampler()
     profile = asyncio.create_task(_profile(engine, seconds))
+    behind = asyncio.create_task(_stacks(engine, seconds))
     cards = asyncio.create_task(_cards(config))
     try:
         loop = asyncio.get_running_loop()
@@ -88,15 +90,27 @@ async def watch(engine: AsyncLLM, seconds: float, *, tls: bool = False) -> Evide
             probe.sample(SAMPLE_SECONDS)
         watched = probe.end()
         ops = await profile
+        stacks = await behind
         seen = cards_between(await cards, await _cards(config))
     finally:
         profile.cancel()
+        behind.cancel()
         cards.cancel()
+        first = front.stop()
     args, facts, phases = engine.args, engine.facts, engine.phases
     # It reads samples of the weights' files, which may lie on a slow disk.
     return await asyncio.to_thread(
-        collect, watched, args, config, facts, phases, ops, tls=tls, cards=seen
-    )
+        collect, watched, args, config, facts, phases, ops, tls=tls, cards=seen,
+        stacks=[first, *stacks],
+    )  # fmt: skip
+
+
+async def _stacks(engine: AsyncLLM, seconds: float) -> list[Stacks]:
+    """Return where the threads of the processes that compute stand; [] if they cannot tell."""
+    try:
+        return msgspec.convert(await engine.profiling.stacks(seconds), list[Stacks])
+    except InvalidRequestError:
+        return []
 
 
 async def _cards(config: EngineConfig) -> list[Card]:
