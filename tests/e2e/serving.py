@@ -11,9 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
+
+if TYPE_CHECKING:
+    import openai
 
 START_SECONDS = 120.0
 QUIRE = [sys.executable, "-m", "quire"]
@@ -38,6 +41,12 @@ class Server:
         response = self.complete(**fields)
         assert response.status_code == 200, response.text
         return str(response.json()["choices"][0]["text"])
+
+    def openai_client(self) -> openai.OpenAI:
+        """OpenAI's own client of it."""
+        import openai
+
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
     def metric(self, name: str, prefix: str = "vllm") -> float:
         """One number of /metrics; sums over labels."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,6 @@ from tests.e2e.serving import Server
 
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me a story."}]
 BEAMS = {"use_beam_search": True, "return_token_ids": True}
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 def test_a_search_finds_what_the_python_package_does(

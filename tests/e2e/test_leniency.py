@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -14,12 +13,6 @@ MESSAGES: list[Any] = [{"role": "user", "content": "Tell me a story."}]
 CHAT: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 6, "temperature": 0}
 TEXT: dict[str, Any] = {"model": "tiny", "prompt": "once", "max_tokens": 6, "temperature": 0}
 LONG = "a story " * 2000
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 @pytest.fixture

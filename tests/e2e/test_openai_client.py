@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import openai
@@ -13,12 +12,6 @@ import pytest
 from tests.e2e.serving import Server
 
 MESSAGES = [{"role": "user", "content": "Tell me a story."}]
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 def test_lists_models(client: openai.OpenAI) -> None:

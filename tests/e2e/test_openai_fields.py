@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -14,12 +13,6 @@ from tests.e2e.serving import Server
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me a story."}]
 CHAT: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 4, "temperature": 0}
 TEXT: dict[str, Any] = {"model": "tiny", "prompt": "once", "max_tokens": 4, "temperature": 0}
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 def test_one_fingerprint_in_all_answers(client: openai.OpenAI) -> None:

@@ -14,7 +14,7 @@ from tests.golden.tiny_encoders import TEXTS
 
 @pytest.fixture
 def client(encoder: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{encoder.url}/v1", api_key="none", max_retries=0) as client:
+    with encoder.openai_client() as client:
         yield client
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import openai
 import pytest
 from pydantic import BaseModel
-
-from tests.e2e.serving import Server
 
 SHORT: dict[str, Any] = {"model": "tiny", "input": "Hi", "temperature": 0}
 SCHEMA: dict[str, Any] = {
@@ -29,12 +26,6 @@ WORD: /[ab"\\\\]{1,3}/
 LF: /\\n/
 """
 PATCH_TEXT = re.compile(r'begin\n([+-][ab"\\]{1,3}\n){1,2}end')
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 def custom(syntax: str, definition: str) -> Any:

@@ -40,7 +40,7 @@ def test_sleep_frees_weights_and_kv_cache() -> None:
 
 
 def ask(server: Server) -> str:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
+    with server.openai_client() as client:
         prompt = "once upon a time there was a dog " * 4
         answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=8, seed=1)
         return answer.choices[0].text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,12 +32,6 @@ TOOLS: list[Any] = [
 ]
 SPACED = {"whitespace_pattern": " "}
 """Random weights would else go on with white space for ever."""
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client:
-        yield client
 
 
 def check_place(text: str | None) -> None:

@@ -34,7 +34,7 @@ def thinker(tiny_model: Path) -> Iterator[Server]:
 
 @pytest.fixture
 def client(thinker: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{thinker.url}/v1", api_key="none", max_retries=0) as client:
+    with thinker.openai_client() as client:
         yield client
 
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from starlette.applications import Starlette
@@ -31,6 +31,9 @@ from quire.server.options import AppOptions
 from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.unit.engine.echo import VOCAB_SIZE, EchoExecutor
 from tests.unit.engine.fakes import engine_config
+
+if TYPE_CHECKING:
+    import openai
 
 MODEL = "echo"
 
@@ -132,6 +135,14 @@ class Running:
     @property
     def core(self) -> EngineCore:
         return self.core_client.core
+
+    @property
+    def openai_client(self) -> openai.AsyncOpenAI:
+        import openai  # takes half a second
+
+        return openai.AsyncOpenAI(
+            base_url="http://test/v1", api_key="none", max_retries=0, http_client=self.http
+        )
 
     async def complete(self, **fields: Any) -> httpx.Response:
         body = {"model": MODEL, "prompt": "a", "max_tokens": 3, "temperature": 0, **fields}

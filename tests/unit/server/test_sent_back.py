@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import openai
 import pytest
 
 from quire.server.http.json_text import read_arguments
@@ -34,12 +33,6 @@ TEMPLATE = (
 )
 
 
-def client_of(app: Running) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
-    )
-
-
 async def anthropic(app: Running, path: str = "", **fields: Any) -> dict[str, Any]:
     response = await app.http.post(f"/v1/messages{path}", json={"model": MODEL, **fields})
     assert response.status_code == 200, response.text
@@ -56,7 +49,7 @@ def cuts(text: str) -> list[int]:
 async def test_an_answer_that_is_cut_off_anywhere(parser: str) -> None:
     text = ANSWERS[parser]
     async with saying(text, chat_template=TEMPLATE, tool_call_parser=parser) as app:
-        chat = client_of(app)
+        chat = app.openai_client
         for length in cuts(text):
             whole = await chat.chat.completions.create(
                 model=MODEL, messages=[HI], tools=CHAT_TOOLS, max_tokens=length
@@ -104,7 +97,7 @@ async def test_an_answer_that_is_cut_off_anywhere(parser: str) -> None:
 )
 async def test_an_answer_without_text(answer: dict[str, Any], rendered: str) -> None:
     async with saying("ok", chat_template=TEMPLATE) as app:
-        chat = client_of(app)
+        chat = app.openai_client
         messages: Any = [HI, {"role": "assistant", **answer}, HI]
         body = await chat.chat.completions.create(model=MODEL, messages=messages, max_tokens=1)
         assert body.usage.prompt_tokens == len(f"user:Hi{rendered}user:Hi")
@@ -125,7 +118,7 @@ async def test_an_answer_without_text(answer: dict[str, Any], rendered: str) -> 
 async def test_arguments_reach_the_template(arguments: Any, shown: str) -> None:
     """And a tool's answer does, whichever call it is for."""
     async with saying("ok", chat_template=TEMPLATE) as app:
-        chat = client_of(app)
+        chat = app.openai_client
         expected = len(f"user:Hiassistant:{shown}tool:sunny")
         call = {"id": "1", "function": {"name": "weather", "arguments": arguments}}
         for result in ({"tool_call_id": "1"}, {"tool_call_id": "other"}, {}):

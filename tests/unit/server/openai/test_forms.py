@@ -22,13 +22,10 @@ SHOWN = TEMPLATE + "{% for m in messages %}[{{ m.role }} {{ m.tool_call_id }}]{%
 async def asking(text: str, **options: Any) -> AsyncIterator[tuple[Running, Any]]:
     """A server whose model says `text`, and `create` of the official client's chats."""
     async with saying(text, **options) as app:
-        client = openai.AsyncOpenAI(
-            base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
-        )
 
         async def create(**fields: Any) -> Any:
             asked = {"model": MODEL, "messages": [USER], "temperature": 0, **fields}
-            return await client.chat.completions.create(**asked)
+            return await app.openai_client.chat.completions.create(**asked)
 
         yield app, create
 

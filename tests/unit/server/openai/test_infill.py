@@ -15,19 +15,13 @@ TEXT: dict[str, Any] = {"model": MODEL, "prompt": "ab", "max_tokens": 4, "temper
 IDS = {"extra_body": {"return_token_ids": True}}
 
 
-def asked(app: Running) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
-    )
-
-
 @pytest.mark.parametrize("name", [name for name, known in FORMATS.items() if not known.apart])
 async def test_the_middle_is_filled_in(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known = FORMATS[name]
     ids = {known.begin: 1, known.hole: 2, known.end: 3, **dict.fromkeys(known.ends, ord("!"))}
     monkeypatch.setattr(DummyTokenizer, "token_to_id", lambda _, token: ids.get(token))
     async with running() as app:
-        client = asked(app)
+        client = app.openai_client
         answer: Any = await client.completions.create(**TEXT, suffix="cd", **IDS)
         prompt = bytes(answer.choices[0].prompt_token_ids).decode()
         assert prompt == f"{known.begin}ab{known.hole}cd{known.end}"
@@ -50,7 +44,7 @@ async def test_texts_tokenized_apart(
     ids = {**dict(zip(known.marks, (1, 2, 3), strict=False)), "▁<EOT>": ord("!")}
     monkeypatch.setattr(DummyTokenizer, "token_to_id", lambda _, token: ids.get(token))
     async with running() as app:
-        client = asked(app)
+        client = app.openai_client
         answer: Any = await client.completions.create(**TEXT, suffix="cd", **IDS)
         assert answer.choices[0].prompt_token_ids == expected
         for long in ({"prompt": "a" * 5000}, {"suffix": "b" * 5000}):
@@ -86,7 +80,7 @@ async def test_a_suffix_gets_no_space_of_the_tokenizers_own() -> None:
 
 async def test_other_models_fill_nothing_in(app: Running) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
-        await asked(app).completions.create(**TEXT, suffix="cd")
+        await app.openai_client.completions.create(**TEXT, suffix="cd")
     assert caught.value.param == "suffix"
     assert "Qwen2.5-Coder" in caught.value.message
 
@@ -96,7 +90,7 @@ async def test_the_next_file_ends_the_middle(monkeypatch: pytest.MonkeyPatch) ->
     ids = {known.begin: 1, known.hole: 2, known.end: 3, "<file_sep>": ord("@")}
     monkeypatch.setattr(DummyTokenizer, "token_to_id", lambda _, token: ids.get(token))
     async with running() as app:
-        client = asked(app)
+        client = app.openai_client
         # The model goes on from the ">" of the last mark: "?", "@" …
         [choice] = (await client.completions.create(**TEXT, suffix="cd")).choices
         assert (choice.text, choice.finish_reason) == ("?", "stop")

@@ -30,22 +30,16 @@ SEEN = (
 """What the model sees, whose characters are its tokens."""
 
 
-def client_of(app: Running) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(
-        base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
-    )
-
-
 async def create(app: Running, **fields: Any) -> Response:
     body: dict[str, Any] = {"model": MODEL, "input": "Hi", "temperature": 0, **fields}
-    found: Response = await client_of(app).responses.create(**body)
+    found: Response = await app.openai_client.responses.create(**body)
     return found
 
 
 async def seen(app: Running, **fields: Any) -> int:
     """The length of what the model sees."""
     body: dict[str, Any] = {"model": MODEL, **fields}
-    return (await client_of(app).responses.input_tokens.count(**body)).input_tokens
+    return (await app.openai_client.responses.input_tokens.count(**body)).input_tokens
 
 
 def warned(response: Response) -> list[str]:
@@ -60,7 +54,7 @@ async def test_a_custom_tool_is_called() -> None:
         assert call.type == "custom_tool_call"
         assert (call.name, call.input) == ("shell", COMMAND)
         assert not warned(found)
-        async with client_of(app).responses.stream(
+        async with app.openai_client.responses.stream(
             model=MODEL, input="Hi", tools=[SHELL], temperature=0
         ) as stream:
             events = [event async for event in stream]
@@ -213,7 +207,7 @@ async def test_reasoning_comes_back_as_opaque_text(store: bool) -> None:
         told: Any = [{"role": "user", "content": "Hi"}, hidden, message]
         assert await seen(app, input=told) == len("user:Hiassistant:Hm.Yes.")
         assert await seen(app, input=[told[0], *found.output]) == len("user:Hiassistant:Hm.Yes.")
-        async with client_of(app).responses.stream(
+        async with app.openai_client.responses.stream(
             model=MODEL, input="Hi", include=include
         ) as stream:
             last = (await stream.get_final_response()).output[0]
@@ -381,7 +375,7 @@ async def test_an_item_is_referred_to() -> None:
             with pytest.raises((openai.NotFoundError, openai.BadRequestError)) as caught:
                 await create(app, input=[{"type": "item_reference", "id": name}])
             assert caught.value.body["param"] == "input[0].id"  # type: ignore[index]
-        await client_of(app).responses.delete(first.id)
+        await app.openai_client.responses.delete(first.id)
         with pytest.raises(openai.NotFoundError):
             await create(app, input=told)
 
@@ -416,7 +410,7 @@ async def test_what_has_no_effect_is_told(fields: dict[str, Any], params: list[s
         reasoning = found.output[0]
         assert reasoning.type == "reasoning"
         assert reasoning.summary == []
-        async with client_of(app).responses.stream(
+        async with app.openai_client.responses.stream(
             **{"model": MODEL, "input": "Hi", **fields}
         ) as stream:
             assert warned(await stream.get_final_response()) == params

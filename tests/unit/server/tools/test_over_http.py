@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 
 from quire.server.tools.table import TOOL_PARSERS
@@ -38,18 +37,15 @@ ASKED: dict[str, Any] = {"model": "echo", "messages": [{"role": "user", "content
 async def test_calls_come_whole_and_streamed_alike(name: str) -> None:
     template = TOOL_PARSERS[name].signs[0] + "{{ messages[0].content }}"
     async with saying(f"I look.\n{TEXTS[name]}", chat_template=template) as app:
-        client = openai.AsyncOpenAI(
-            base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
-        )
         fields = {**ASKED, "tools": TOOLS, "temperature": 0, "max_tokens": 210}
-        whole = (await client.chat.completions.create(**fields)).choices[0]
+        whole = (await app.openai_client.chat.completions.create(**fields)).choices[0]
         calls = whole.message.tool_calls
         assert whole.finish_reason == "tool_calls"
         assert [(c.function.name, json.loads(c.function.arguments)) for c in calls or ()] == [
             ("f", {"days": 3})
         ]
         content, streamed = "", []
-        async for chunk in await client.chat.completions.create(**fields, stream=True):
+        async for chunk in await app.openai_client.chat.completions.create(**fields, stream=True):
             delta = chunk.choices[0].delta
             content += delta.content or ""
             for piece in delta.tool_calls or ():
@@ -77,12 +73,11 @@ async def test_the_answer_is_json_or_a_call(name: str) -> None:
     final = "<|channel|>final<|message|>" if name == "openai" else ""
     for text in (BESIDE[name], final + json.dumps(ANSWER)):
         async with saying(text, chat_template=template) as app:
-            client = openai.AsyncOpenAI(
-                base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
-            )
-            message = (await client.chat.completions.create(**fields)).choices[0].message
+            message = (await app.openai_client.chat.completions.create(**fields)).choices[0].message
             content, names = "", []
-            async for chunk in await client.chat.completions.create(**fields, stream=True):
+            async for chunk in await app.openai_client.chat.completions.create(
+                **fields, stream=True
+            ):
                 delta = chunk.choices[0].delta
                 content += delta.content or ""
                 names += [c.function.name for c in delta.tool_calls or () if c.function]
@@ -117,10 +112,7 @@ async def test_numbered_ids_go_on_where_the_conversation_is() -> None:
         {"role": "tool", "tool_call_id": call["id"], "content": "done"},
     ]
     async with saying(text, chat_template=template) as app:
-        client = openai.AsyncOpenAI(
-            base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
-        )
-        answer = await client.chat.completions.create(
+        answer = await app.openai_client.chat.completions.create(
             model="echo", messages=messages, tools=TOOLS, tool_choice="required", max_tokens=99
         )
         [made] = answer.choices[0].message.tool_calls or []
@@ -136,11 +128,10 @@ async def test_the_models_own_ids_reach_every_api() -> None:
         assert [each["id"] for each in message["content"] if each["type"] == "tool_use"] == [
             "functions.f:0"
         ]
-        client = openai.AsyncOpenAI(
-            base_url="http://test/v1", api_key="none", max_retries=0, http_client=app.http
-        )
         function: Any = {"type": "function", "strict": False, **TOOLS[0]["function"]}
-        answer = await client.responses.create(model="echo", input="Hi", tools=[function])
+        answer = await app.openai_client.responses.create(
+            model="echo", input="Hi", tools=[function]
+        )
         assert [item.call_id for item in answer.output if item.type == "function_call"] == [
             "functions.f:0"
         ]
