@@ -127,14 +127,44 @@ def _read(
 
 
 @triton.jit
-def _scales(scales, slot, there, packed: tl.constexpr):
-    """Return the scales of heads in some slots; see `int4.scale_of`."""
-    scale = tl.load(scales + slot, there, 0)
-    if packed:
-        code = scale.to(tl.int32)
-        value = ((code + SCALE_ZERO) << 20).to(tl.float32, bitcast=True)
-        scale = tl.where(code == 0, 0.0, tl.where(code == 255, float("nan"), value))
-    return scale.to(tl.float32)
+def load_scales(scales, slot, there, packed: tl.constexpr):
+    """Return the scales of heads in some slots, for `spread`; zeros if there are none.
+
+    packed: a scale has one byte; see `int4.scale_of`.
+    """
+    scale = tl.zeros(slot.shape, tl.float32)
+    if scales is not None:
+        stored = tl.load(scales + slot, there, 0)
+        scale = stored.to(tl.float32)
+        if packed:
+            code = stored.to(tl.int32)
+            value = ((code + SCALE_ZERO) << 20).to(tl.float32, bitcast=True)
+            scale = tl.where(code == 0, 0.0, tl.where(code == 255, float("nan"), value))
+    return scale
+
+
+@triton.jit
+def spread(scales):
+    """Return the scales of keys in the order of a tile's columns.
+
+    Each thread of a tile needs a quarter of them. This way they pass through shared memory; else
+    each thread would load its own, from addresses that would fill its registers.
+    """
+    return tl.gather(scales, tl.arange(0, scales.shape[0]), 0)[None, :]
+
+
+@triton.jit
+def _ahead(
+    cache, place, start, keys: tl.constexpr, block_size: tl.constexpr, packed: tl.constexpr
+):  # fmt: skip
+    """Return what a tile of keys needs first: its blocks, and the scales of keys and values."""
+    table, kv_head, kv_heads, begin, end = place
+    column = start + tl.arange(0, keys)
+    there = (column >= begin) & (column < end)
+    blocks = _blocks(table, start, begin, end, keys, block_size)
+    slot = _slots(blocks, start, kv_head, kv_heads, keys, block_size)
+    k_scales = load_scales(cache[2], slot, there, packed)
+    return blocks, k_scales, load_scales(cache[3], slot, there, packed)
 
 
 @triton.jit
@@ -153,28 +183,30 @@ def _queries(q, first, live, width: tl.constexpr, block_width: tl.constexpr):
 
 @triton.jit
 def _tile(
-    blocks, all_top, all_total, all_acc, top, total, acc, start, query,
-    k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads,
-    begin, end, row_position, row_begin, scale, softcap, window,
+    ahead, whole, part, start, query, cache, place, row_position, row_begin, numbers,
     masked: tl.constexpr, block_size: tl.constexpr, width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
     split: tl.constexpr, packed: tl.constexpr, lift: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
-    """Add a tile of keys to the running part; where a segment begins, merge the part into all_*.
+    """Add a tile of keys to the running part; where a segment begins, merge the part into `whole`.
 
-    blocks: the keys' blocks. Returned are the next tile's, so that nothing waits for them.
+    ahead: `_ahead` of the tile. Returned is the next tile's, so that nothing waits for it.
     """
-    block_width: tl.constexpr = acc.shape[1]
+    k_cache, v_cache, k_scale, v_scale, k_signs = cache
+    _, kv_head, kv_heads, begin, end = place
+    scale, softcap, window = numbers
+    blocks, k_scales, v_scales = ahead
+    block_width: tl.constexpr = query.shape[1]
     column = start + tl.arange(0, keys)
     there = column >= 0
     if masked:
         there = (column >= begin) & (column < end)
     slot = _slots(blocks, start, kv_head, kv_heads, keys, block_size)
-    blocks = _blocks(table, start + keys, begin, end, keys, block_size)
+    ahead = _ahead(cache, place, start + keys, keys, block_size, packed)
     key = _read(k_cache, k_signs, slot, there, width, block_width, keys, packed, compute)
     scores = tl.dot(query, tl.trans(key), input_precision="ieee")
     if k_scale is not None:
-        scores = scores * _scales(k_scale, slot, there, packed)[None, :]
+        scores = scores * spread(k_scales)
     rate = scale * LOG2E
     if capped:
         scores = _capped(scores * scale, softcap)
@@ -182,52 +214,46 @@ def _tile(
     if masked:
         scores = _seen(scores, row_position, row_begin, column, there, window, causal, windowed)
     if not split and start % segment == 0:
-        all_top, all_total, all_acc = merged(all_top, all_total, all_acc, top, total, acc)
-        top, total, acc = _nothing(acc.shape[0], block_width)
-    weight, top, total, keep = weigh(scores, rate, top, total)
+        whole = merged(whole[0], whole[1], whole[2], part[0], part[1], part[2])
+        part = _nothing(query.shape[0], block_width)
+    weight, top, total, keep = weigh(scores, rate, part[0], part[1])
     if v_scale is not None:
-        weight = weight * (_scales(v_scale, slot, there, packed) * lift)[None, :]
+        weight = weight * (spread(v_scales) * lift)
     value = _read(v_cache, None, slot, there, width, block_width, keys, packed, compute)
-    acc = tl.dot(weight.to(compute), value, acc * keep[:, None], input_precision="ieee")
-    return blocks, all_top, all_total, all_acc, top, total, acc
+    acc = tl.dot(weight.to(compute), value, part[2] * keep[:, None], input_precision="ieee")
+    return ahead, whole, (top, total, acc)
 
 
 @triton.jit
 def _keys(
-    low, high, query, k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads,
-    begin, end, position, token, row_begin, scale, softcap, window,
+    low, high, query, cache, place, position, token, row_begin, numbers,
     smooth: tl.constexpr, block_size: tl.constexpr, width: tl.constexpr, keys: tl.constexpr,
     segment: tl.constexpr, causal: tl.constexpr, windowed: tl.constexpr, capped: tl.constexpr,
     split: tl.constexpr, packed: tl.constexpr, lift: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
-    """Return the part of keys [low, high)."""
-    top, total, acc = _nothing(query.shape[0], query.shape[1])
-    all_top, all_total, all_acc = top, total, acc
+    """Return the part of keys [low, high): first of those that all rows see, if `smooth`."""
+    part = _nothing(query.shape[0], query.shape[1])
+    whole = part
     edge = low
     if smooth:
-        seen = end
+        seen = place[4]
         if causal:
-            seen = tl.minimum(position + 1, end)
+            seen = tl.minimum(position + 1, seen)
         edge = tl.maximum(tl.minimum(seen, high) // keys * keys, low)
-        blocks = _blocks(table, low, begin, end, keys, block_size)
-        for start in range(low, edge, keys):
-            blocks, all_top, all_total, all_acc, top, total, acc = _tile(
-                blocks, all_top, all_total, all_acc, top, total, acc, start, query,
-                k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads, begin, end,
-                position + token, row_begin, scale, softcap, window, False, block_size, width,
-                keys, segment, causal, windowed, capped, split, packed, lift, compute,
+    for masked in tl.static_range(0 if smooth else 1, 2):
+        first, last = low, edge
+        if masked == 1:
+            first, last = edge, high
+        ahead = _ahead(cache, place, first, keys, block_size, packed)
+        for start in range(first, last, keys):
+            ahead, whole, part = _tile(
+                ahead, whole, part, start, query, cache, place, position + token, row_begin,
+                numbers, masked == 1, block_size, width, keys, segment, causal, windowed, capped,
+                split, packed, lift, compute,
             )  # fmt: skip
-    blocks = _blocks(table, edge, begin, end, keys, block_size)
-    for start in range(edge, high, keys):
-        blocks, all_top, all_total, all_acc, top, total, acc = _tile(
-            blocks, all_top, all_total, all_acc, top, total, acc, start, query,
-            k_cache, v_cache, k_scale, v_scale, k_signs, table, kv_head, kv_heads, begin, end,
-            position + token, row_begin, scale, softcap, window, True, block_size, width,
-            keys, segment, causal, windowed, capped, split, packed, lift, compute,
-        )  # fmt: skip
     if not split:
-        top, total, acc = merged(all_top, all_total, all_acc, top, total, acc)
-    return top, total, acc
+        part = merged(whole[0], whole[1], whole[2], part[0], part[1], part[2])
+    return part
 
 
 @triton.jit
@@ -338,14 +364,15 @@ def attention(
     wait(overlap)
     query = _queries(q, row * q_stride + head * width, live, width, block_width).to(compute)
     target = row * heads + head
+    cache = k_cache, v_cache, k_scale, v_scale, k_signs
+    place = table, kv_head, kv_heads, begin, end
     top, total, acc = _nothing(rows, block_width)
     for number in range(own, tl.minimum(own + share, last), step):
         low, high = tl.maximum(number * segment, begin // keys * keys), (number + step) * segment
         top, total, acc = _keys(
-            low, tl.minimum(high, end), query, k_cache, v_cache, k_scale, v_scale, k_signs,
-            table, kv_head, kv_heads, begin, end, position, token, row_begin, scale, softcap,
-            window, smooth, block_size, width, keys, segment, causal, windowed, capped, split,
-            packed, lift, compute,
+            low, tl.minimum(high, end), query, cache, place, position, token, row_begin,
+            (scale, softcap, window), smooth, block_size, width, keys, segment, causal, windowed,
+            capped, split, packed, lift, compute,
         )  # fmt: skip
         if split:
             part = target * segments + (number - first)

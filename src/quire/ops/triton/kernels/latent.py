@@ -7,7 +7,7 @@ the same segments, merged in the same order.
 import triton
 import triton.language as tl
 
-from quire.ops.triton.kernels.attention import LOG2E, _blocks, _slots
+from quire.ops.triton.kernels.attention import LOG2E, _ahead, _nothing, _slots, spread
 from quire.ops.triton.kernels.overlap import begin
 from quire.ops.triton.kernels.rotary import _gained, _store
 from quire.ops.triton.kernels.softmax import folded, merged, store, weigh
@@ -61,15 +61,15 @@ def _segment(
 ):  # fmt: skip
     """Return the running maximum, sum and weighted latents of rows over keys [low, high)."""
     at, rope_at = tl.arange(0, block_latent), tl.arange(0, block_rope)
-    top = tl.full((rows,), -float("inf"), tl.float32)
-    total = tl.zeros((rows,), tl.float32)
-    acc = tl.zeros((rows, block_latent), tl.float32)
-    blocks = _blocks(table, low, 0, end, keys, block_size)
+    top, total, acc = _nothing(rows, block_latent)
+    lies = cache, None, scales, None, None  # as `_ahead` takes a cache, and a place in it
+    place = table, 0, 1, 0, end
+    blocks, factors, _ = _ahead(lies, place, low, keys, block_size, False)
     for start in range(low, high, keys):
         column = start + tl.arange(0, keys)
         there = column < end
         slot = _slots(blocks, start, 0, 1, keys, block_size)
-        blocks = _blocks(table, start + keys, 0, end, keys, block_size)
+        ahead = _ahead(lies, place, start + keys, keys, block_size, False)
         first = cache + slot[:, None] * (rope + latent)
         key_rope = tl.load(
             first + rope_at[None, :], there[:, None] & (rope_at < rope)[None, :], 0.0
@@ -80,14 +80,14 @@ def _segment(
         scores = tl.dot(query, tl.trans(value), input_precision="ieee")
         scores = tl.dot(query_rope, tl.trans(key_rope), scores, input_precision="ieee")
         if scales is not None:
-            factor = tl.load(scales + slot, there, 0.0).to(tl.float32)
-            scores = scores * factor[None, :]
+            scores = scores * spread(factors)
         seen = there[None, :] & (column[None, :] <= row_position[:, None])
         scores = tl.where(seen, scores, -float("inf"))
         weight, top, total, keep = weigh(scores, scale * LOG2E, top, total)
         if scales is not None:
-            weight = weight * (factor * lift)[None, :]
+            weight = weight * (spread(factors) * lift)
         acc = tl.dot(weight.to(compute), value, acc * keep[:, None], input_precision="ieee")
+        blocks, factors, _ = ahead
     return top, total, acc
 
 
@@ -122,9 +122,7 @@ def attention(
         live[:, None] & (rope_at < rope)[None, :], 0.0,
     ).to(compute)  # fmt: skip
     end = tl.minimum(position + num_rows, length)
-    top = tl.full((rows,), -float("inf"), tl.float32)
-    total = tl.zeros((rows,), tl.float32)
-    acc = tl.zeros((rows, block_latent), tl.float32)
+    top, total, acc = _nothing(rows, block_latent)
     first, last = 0, tl.cdiv(end, segment)
     if split:
         share = tl.cdiv(last, tl.num_programs(2))
