@@ -363,8 +363,7 @@ def attention(
         )  # fmt: skip
     wait(overlap)
     query = _queries(q, row * q_stride + head * width, live, width, block_width).to(compute)
-    target = row * heads + head
-    cache = k_cache, v_cache, k_scale, v_scale, k_signs
+    target, cache = row * heads + head, (k_cache, v_cache, k_scale, v_scale, k_signs)
     place = table, kv_head, kv_heads, begin, end
     top, total, acc = _nothing(rows, block_width)
     for number in range(own, tl.minimum(own + share, last), step):
