@@ -168,6 +168,7 @@ def _routes() -> list[Route]:
         Route("/detokenize", detokenize, methods=["POST"]),
         Route("/tokenizer_info", tokenizer_info),
         Route("/v1/embeddings", pooling.create_embedding, methods=["POST"]),
+        Route("/v1/embed", create_cohere_embedding, methods=["POST"]),
         Route("/v2/embed", create_cohere_embedding, methods=["POST"]),
         Route("/pooling", pooling.create_pooling, methods=["POST"]),
         Route("/classify", pooling.create_classification, methods=["POST"]),

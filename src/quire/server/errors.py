@@ -69,8 +69,7 @@ _ABSENT = {
     "GET /openapi.json describes all endpoints": "/docs /redoc",
     f"APIs of Ollama and LM Studio are not served; {_OPENAI}": "/api/",
     "use /health or /ready": "/healthz /livez /readyz /v1/health",
-    "Cohere's embeddings are at /v2/embed": "/v1/embed",
-    _OPENAI: ("/openai/ /embed /v1beta/ /v2/chat /generate /completion /invocations"),
+    _OPENAI: ("/openai/ /v1beta/ /v2/chat /generate /completion /invocations"),
 }
 """What to do instead → beginnings of paths that clients ask other servers for."""
 

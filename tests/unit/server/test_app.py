@@ -80,7 +80,6 @@ async def test_unknown_paths_and_methods(app: Running) -> None:
     assert "a base URL that ends in /v1" in response.json()["error"]["message"]
     for path, instead in (
         ("/healthz", "/health or /ready"),
-        ("/v1/embed", "/v2/embed"),
         ("/v1/fim/completions", "send suffix to /v1/completions"),
     ):
         assert instead in (await app.http.get(path)).json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""POST /v2/embed: Cohere's API of embeddings."""
+"""POST /v1/embed and /v2/embed: Cohere's API of embeddings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EmbedInput(Strict):
 
 
 class EmbedRequest(CommonPooling, kw_only=True):
-    """POST /v2/embed."""
+    """POST /v1/embed and /v2/embed."""
 
     texts: Texts | None = None
     inputs: Annotated[list[EmbedInput], Meta(max_length=MAX_SEQUENCES)] | None = None
@@ -64,10 +64,11 @@ class EmbedMeta(msgspec.Struct):
 
 
 class EmbedResponse(msgspec.Struct):
-    """`embeddings` has a list per embedding type, in the order of the texts."""
+    """`embeddings` has a list per embedding type, in the order of the texts; /v1/embed returns the
+    list alone if the request names no type."""
 
     id: str
-    embeddings: dict[str, list[Any]]
+    embeddings: dict[str, list[Any]] | list[Any]
     texts: list[str]
     meta: EmbedMeta
     response_type: str = "embeddings_by_type"
@@ -98,4 +99,6 @@ async def create_cohere_embedding(request: Request) -> Response:
     }
     meta = EmbedMeta(BilledUnits(call.prompt_tokens))
     answer = EmbedResponse(call.id, embeddings, texts, meta, warnings=notices_of(request))
+    if request.url.path == "/v1/embed" and not body.embedding_types:
+        answer.embeddings, answer.response_type = embeddings["float"], "embeddings_floats"
     return json_response(answer)

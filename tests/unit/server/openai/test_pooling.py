@@ -417,6 +417,10 @@ async def test_coheres_embeddings() -> None:
         joined = await ask(http, "/v2/embed", inputs=[{"content": parts}])
         assert joined["texts"] == ["ab"]
         assert list(joined["embeddings"]) == ["float"]
+        older = await ask(http, "/v1/embed", texts=["b"], input_type="search_query")
+        assert older["embeddings"] == found["float"]
+        assert older["response_type"] == "embeddings_floats"
+        assert (await ask(http, "/v1/embed", **asked))["embeddings"] == found
         for wrong in ({}, {"texts": ["a"], "inputs": []}, {"texts": []}):
             assert (await refused(http, "/v2/embed", **wrong))["param"] == "texts"
         error = await refused(http, "/v2/embed", texts=["a"], embedding_types=["int8"])
