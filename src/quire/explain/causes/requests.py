@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from quire.explain.causes.cache import blocks_are_full
 from quire.explain.causes.case import WORTH, Case, Kind, Suspect, advice, setting, suspect
+from quire.explain.evidence import QUIET
 
 OFTEN = 0.3
 """Share of the requests that must ask for something before it is a cause."""
-WEIGHTS = {"logprobs": 4.0, "structures": 3.0, "penalties": 2.0, "edits": 1.0}
+WEIGHTS = {"logprobs": 2.0, "structures": 3.0, "penalties": 2.0, "edits": 1.0}
 """Time of sampling a row with these, relative to a plain one."""
 
 
@@ -17,9 +18,7 @@ def logprobs(case: Case) -> Suspect | None:
     if mix.share("logprobs") < OFTEN:
         return None
     each = mix.top_logprobs / max(1, mix.logprobs)
-    w = case.window
-    # The core encodes them and the front end decodes them and writes them as text.
-    lost = min(0.9, _sampling(case, "logprobs") + 0.7 * w.share("core_send") + _front(case))
+    lost = min(0.9, _sampling(case, "logprobs") + _front(case))
     return suspect(
         f"{mix.share('logprobs'):.0%} of the requests ask for log-probabilities, of {each:.0f} "
         f"tokens per position: choosing, sending and writing them takes about {lost:.0%} of the "
@@ -159,10 +158,10 @@ def _sampling(case: Case, kind: str) -> float:
 
 
 def _front(case: Case) -> float:
-    """Return the share of the window that the front end's work takes from the core."""
-    w = case.window
-    if case.evidence.offline:
-        return 0.7 * w.share("detokenize")
-    busy = w.share("detokenize", "send", "http")
-    free = max(0.0, case.evidence.cores - case.config.num_threads * case.model)
-    return 0.5 * max(0.0, min(1.0, busy) - free)
+    """Return the share of the window that writing and reading large answers takes from the core:
+    its first thread waits for a CPU while the front end and clients write and read them."""
+    e, host = case.evidence, case.host
+    if e.offline:
+        return 0.7 * case.window.share("detokenize")
+    known = host is not None and host.waits and e.others <= QUIET
+    return min(0.5, host.waits[0] / host.seconds) if host is not None and known else 0.0
