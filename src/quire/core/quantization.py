@@ -33,6 +33,11 @@ class Form:
     float_activations: bool = False
 
 
+DECODED_ROWS = 256
+"""From so many rows on, `ops.triton` decodes a quantized weight into memory of its own, and not in
+each tile."""
+
+
 @dataclass(frozen=True, slots=True)
 class Quantization:
     """How linear weights are packed; `ops.native.gemm` explains the kinds.

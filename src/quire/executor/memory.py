@@ -8,7 +8,13 @@ from dataclasses import replace
 from quire.core.config import EngineConfig, StateConfig
 from quire.core.errors import OutOfMemoryError
 from quire.kv.bounds import LEAST_SPACING, SNAPSHOTS_PER_PROMPT, most_blocks
-from quire.models.memory import draft_weight_bytes, kv_bytes_of, lora_bytes, state_bytes
+from quire.models.memory import (
+    decoded_bytes,
+    draft_weight_bytes,
+    kv_bytes_of,
+    lora_bytes,
+    state_bytes,
+)
 from quire.models.vision.layout import tower_activation_bytes
 from quire.models.weights.offload import held_weight_bytes
 from quire.system.records import dataclass
@@ -252,8 +258,9 @@ def activation_bytes(config: EngineConfig) -> int:
     """Return the bytes of the largest step's temporary tensors, as if all were float32.
 
     Per token: the residual stream and its copies, q, k, v, attention's output and the MLP's inner
-    layer. Also the logits, twice, the rotary table, which is permanent, and the largest image in
-    its tower. Plans of steps with and without given rows have their tensors each.
+    layer. Also the logits, twice, the rotary table, which is permanent, the largest image in its
+    tower, and the largest weight that a GPU's kernels decode. Plans of steps with and without given
+    rows have their tensors each.
     """
     model, limits = config.model, config.scheduler
     inner = max(model.intermediate_size, model.borrower_mlp or 0) * (
@@ -284,7 +291,7 @@ def activation_bytes(config: EngineConfig) -> int:
         logits *= model.in_last_stage
     plans = 2 if config.images or config.enable_prompt_embeds else 1
     step = plans * limits.max_num_batched_tokens * token + 2 * rows * logits
-    return FLOAT32 * (step + rotations) + tower_activation_bytes(config)
+    return FLOAT32 * (step + rotations) + tower_activation_bytes(config) + decoded_bytes(config)
 
 
 def expected_runtime(config: EngineConfig) -> int:

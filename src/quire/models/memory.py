@@ -6,12 +6,18 @@ from math import prod
 
 from quire.core.config import EngineConfig
 from quire.core.model_config import ModelConfig
-from quire.core.quantization import QUANTIZATIONS, Quantization
+from quire.core.quantization import DECODED_ROWS, QUANTIZATIONS, Quantization
 from quire.models.layout import head_name, parameters
 from quire.models.parameters import Parameter
 from quire.models.registry import architecture
 from quire.models.vision.layout import tower_bytes
-from quire.models.weights.packed_bytes import coded_bytes, packed_bytes, padded_rows, round_up
+from quire.models.weights.packed_bytes import (
+    coded_bytes,
+    decoded_elements,
+    packed_bytes,
+    padded_rows,
+    round_up,
+)
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _CODE_BITS = {"u4": 4, "u6": 6}  # of kinds in groups that weights are rounded to
@@ -46,6 +52,21 @@ def parameter_bytes(config: EngineConfig, parameter: Parameter) -> int:
     if config.packing is not None and _is_linear(model, parameter):
         return quantized_bytes(parameter, QUANTIZATIONS[config.packing])
     return parameter.numel * item
+
+
+def decoded_bytes(config: EngineConfig) -> int:
+    """Return the bytes of the largest weight that a step decodes; see `decoded_elements`."""
+    if config.ops != "triton":
+        return 0
+    model, limits = config.model, config.scheduler
+    head, most = head_name(model), limits.max_num_batched_tokens
+    elements = [
+        decoded_elements(parameter, config.weight_forms[parameter.name])
+        for parameter in parameters(model)
+        if parameter.name in config.weight_forms
+        and (limits.max_num_seqs if parameter.name == head else most) >= DECODED_ROWS
+    ]
+    return DTYPE_BYTES[config.dtype] * max(elements, default=0)
 
 
 def looked_up_bytes(config: ModelConfig, dtype: str) -> int:

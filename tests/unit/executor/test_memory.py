@@ -13,6 +13,7 @@ import pytest
 
 from quire.core.errors import OutOfMemoryError
 from quire.core.layers import ShortConvConfig
+from quire.core.quantization import Form
 from quire.executor import parts
 from quire.executor.memory import (
     MemoryPlan,
@@ -26,6 +27,7 @@ from quire.executor.memory import (
 )
 from quire.executor.parts import new_runner
 from quire.executor.resident import resident_bytes
+from quire.models.layout import head_name, parameters
 from tests.unit.executor.configs import TINY, config
 
 BLOCK = 16 * 256
@@ -177,6 +179,37 @@ with LLM(kv_cache_memory_bytes=2**23) as llm:
 
 def test_a_plan_is_an_upper_bound_and_a_start_reports_its_parts() -> None:
     subprocess.run([sys.executable, "-c", PROGRAM], check=True)
+
+
+INT4 = Form("uint8", 4, 32, "zero")
+BY_ROW = Form("int8", 8, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "form", "ops", "decoded"),
+    [
+        (256, INT4, "triton", True), (255, INT4, "triton", False), (256, INT4, "reference", False),
+        (256, BY_ROW, "triton", False),  # which multiplies rows of its own type
+        (256, replace(BY_ROW, float_activations=True), "triton", True),
+    ],
+)  # fmt: skip
+def test_the_largest_weight_that_a_step_decodes_has_its_place(
+    tokens: int, form: Form, ops: Any, decoded: bool
+) -> None:
+    """Of the layers' weights, and not of the head's: no step has 256 rows of logits."""
+    head = head_name(TINY)
+    forms = {p.name: [form] for p in parameters(TINY) if p.kind == "linear" or p.name == head}
+    largest = max(p.numel for p in parameters(TINY) if p.kind == "linear" and p.name != head)
+    given = {"max_tokens": tokens, "ops": ops}
+    dense = activation_bytes(config(**given))
+    assert activation_bytes(config(**given, weight_forms=forms)) - dense == 4 * largest * decoded
+
+
+def test_the_head_is_decoded_for_as_many_sequences() -> None:
+    given: dict[str, Any] = {"max_tokens": 256, "ops": "triton", "max_num_seqs": 256}
+    head = next(p for p in parameters(TINY) if p.name == head_name(TINY))
+    more = activation_bytes(config(**given, weight_forms={head.name: [INT4]}))
+    assert more - activation_bytes(config(**given)) == 4 * head.numel
 
 
 HYBRID = replace(

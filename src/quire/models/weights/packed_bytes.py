@@ -41,9 +41,21 @@ def coded_bytes(parameter: Parameter, forms: Sequence[Form | None], item: int) -
     if first is None or any(form != first for form in forms):
         return parameter.numel * item
     columns = parameter.shape[1]
-    halved = first.codes == "uint8" and first.bits <= 4 and columns % 2 == 0
-    groups = parameter.numel // columns * -(-columns // first.group)
-    return parameter.numel // (2 if halved else 1) + groups * 4 * (2 if first.second else 1)
+    halved = first.codes == "uint8" and first.bits <= 4
+    row = round_up(columns, 128) // 2 if halved else columns
+    groups = -(-columns // first.group) * (2 if first.second else 1)
+    return parameter.numel // columns * (row + 4 * groups)
+
+
+def decoded_elements(parameter: Parameter, forms: Sequence[Form | None]) -> int:
+    """Return the elements of a weight that `ops.triton` decodes whole for steps of many rows; 0 if
+    it does not: of experts, of dense weights, and of 8-bit ones that multiply 8-bit rows."""
+    first = forms[0]
+    if parameter.experts > 1 or first is None or any(form != first for form in forms):
+        return 0
+    plain = not (first.second or first.codebook or first.permuted or first.float_activations)
+    by_row = plain and first.codes != "uint8" and first.group >= parameter.shape[1]
+    return 0 if by_row else parameter.numel
 
 
 def rounds_activations(forms: Sequence[Form | None], columns: int) -> bool:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from quire.core.dtypes import DType
+from quire.core.quantization import DECODED_ROWS
 from quire.ops.torch_ops.arrays import torch_dtype
 from quire.ops.torch_ops.reference import DenseWeight
 from quire.ops.triton import launch
@@ -34,8 +35,6 @@ AHEAD_BYTES = 1 << 24
 PROGRAMS = 264
 """Programs that a product of few rows is cut into, if its weight is large enough."""
 LEAST_SEGMENT = 512
-DEQUANTIZED = 256
-"""From so many rows on, a coded weight is dequantized once instead of in each tile."""
 
 
 class Grouping(NamedTuple):
@@ -141,7 +140,7 @@ def product(
     if isinstance(weight, CodedWeight):
         if weight.form in CODED_ROWS:
             x, x_scale = codes_of(x, CODED_ROWS[weight.form])
-        elif grouping is None and rows >= DEQUANTIZED:
+        elif grouping is None and rows >= DECODED_ROWS:
             weight = dequantized(weight, x.dtype)
     given, bias, width = _form(weight), weight.bias, weight.shape[1]
     chosen = _tile(weight, x, middle, rows, grouping)
@@ -192,7 +191,7 @@ def tuned_shape(
     given, (columns, width), group = _form(weight), weight.shape, 1
     name = str(dtype).removeprefix("torch.")
     kind = f"dense.{name}"
-    coded = experts or rows < DEQUANTIZED
+    coded = experts or rows < DECODED_ROWS
     if isinstance(weight, CodedWeight) and (weight.form in CODED_ROWS or coded):
         stored = "uint4" if given.halves else str(weight.codes.dtype).removeprefix("torch.")
         kind, group = f"{given.form}.{stored}.{name}", given.group
