@@ -5,215 +5,97 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import httpx
 import pytest
 from starlette.routing import Route
 
 from quire.server.http import protocol
-from quire.server.http.listener import bind
 from quire.server.http.protocol import MAX_HEADER_BYTES
-from quire.server.http.protocol import Site as HttpSite
-from quire.server.http.server import HttpServer
 from tests.faults.requests import assert_no_secret
-from tests.unit.server.fake_engine import Running, running
-
-PATIENCE = 120.0
-Passing = Callable[[float], Awaitable[None]]
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-
-
-class Client:
-    """One raw connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def send(self, data: bytes) -> None:
-        """Send what the server takes."""
-        try:
-            self.writer.write(data)
-            await self.writer.drain()
-        except ConnectionError:
-            pass
-
-    async def rest(self) -> bytes:
-        """All that comes until the connection is closed, or reset."""
-        parts: list[bytes] = []
-        try:
-            async with asyncio.timeout(PATIENCE):
-                while data := await self.reader.read(65536):
-                    parts.append(data)
-        except ConnectionError:
-            pass
-        return b"".join(parts)
-
-    async def answer(self) -> bytes:
-        """The head of an answer."""
-        async with asyncio.timeout(PATIENCE):
-            return await self.reader.readuntil(b"\r\n\r\n")
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-class Site:
-    """The application over the echo model, at an address."""
-
-    def __init__(self, app: Running, port: int, server: HttpServer) -> None:
-        self.app = app
-        self.port = port
-        self.connections = server.site.connections
-
-    async def connect(self) -> Client:
-        return Client(*await asyncio.open_connection("127.0.0.1", self.port))
-
-    async def received(self, count: int) -> None:
-        """Wait until its only connection has brought so many bytes."""
-        await until(lambda: [each._num_received for each in self.connections] == [count])
-
-    async def get(self, path: str, **headers: str) -> httpx.Response:
-        async with httpx.AsyncClient() as client:
-            return await client.get(f"http://127.0.0.1:{self.port}{path}", headers=headers)
-
-    async def assert_unharmed(self) -> None:
-        assert (await self.get("/health")).status_code == 200
-        answer = await self.app.complete(max_tokens=3)
-        assert answer.json()["choices"][0]["text"] == "bcd"
-        assert self.app.engine.num_unfinished == 0
-        assert self.app.core.scheduler.kv.pool.num_used == 0
-
-
-@asynccontextmanager
-async def site(
-    seconds: float = 0.0, max_connections: int = 1000, **options: object
-) -> AsyncIterator[Site]:
-    async with running(seconds, **options) as app:
-        with bind("127.0.0.1", 0) as listener:
-            listener.listen()
-            server = HttpServer(HttpSite(app.app, max_connections))
-            task = asyncio.create_task(server.serve(listener))
-            try:
-                yield Site(app, listener.getsockname()[1], server)
-            finally:
-                server.stop()
-                await task
-
-
-async def until(condition: object) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - what it waits for is the server's own state
-            await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-async def pass_time(monkeypatch: pytest.MonkeyPatch) -> Passing:
-    """Let so many seconds pass in no time, by the event loop's clock."""
-    loop = asyncio.get_running_loop()
-    clock, passed = loop.time, 0.0
-
-    async def more(seconds: float) -> None:
-        nonlocal passed
-        for _ in range(2 * protocol.TICKS):
-            passed += seconds / (2 * protocol.TICKS)
-            for _ in range(3):
-                await asyncio.sleep(0)
-
-    monkeypatch.setattr(loop, "time", lambda: clock() + passed)
-    return more
+from tests.faults.sites import HEAD, PATIENCE, Passing, Site, site, until
 
 
 @pytest.mark.parametrize("complete", [False, True])
-async def test_row_14_a_header_of_64_mib(complete: bool) -> None:
-    async with site() as where:
+async def test_row_14_a_header_of_64_mib(complete: bool, where: Site) -> None:
+    client = await where.connect()
+    await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\nX: ")
+    for _ in range(64):
+        await client.send(b"a" * 2**20)
+    if complete:
+        await client.send(b"\r\n\r\n")
+    answer = await client.rest()
+    assert not answer or answer.startswith(b"HTTP/1.1 431 ")
+    client.close()
+    await where.assert_unharmed()
+
+
+async def test_row_14_a_header_just_too_long_is_answered(where: Site) -> None:
+    client = await where.connect()
+    await client.send(b"GET /health HTTP/1.1\r\nX: " + b"a" * (MAX_HEADER_BYTES + 1))
+    head, _, body = (await client.rest()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert str(MAX_HEADER_BYTES) in json.loads(body)["error"]["message"]
+    client.close()
+    await where.assert_unharmed()
+
+
+async def test_row_15_200_000_headers(where: Site) -> None:
+    client = await where.connect()
+    await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+    for start in range(0, 200_000, 1000):
+        await client.send(b"".join(b"X-%d: a\r\n" % i for i in range(start, start + 1000)))
+    await client.send(b"\r\n")
+    answer = await client.rest()
+    assert not answer or answer.startswith(b"HTTP/1.1 431 ")
+    client.close()
+    await where.assert_unharmed()
+
+
+async def test_targets_may_be_absolute(where: Site) -> None:
+    for target in (b"http://x/health", b"HTTPS://x:1/health?a=/", b"http://x/", b"http://x"):
         client = await where.connect()
-        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\nX: ")
-        for _ in range(64):
-            await client.send(b"a" * 2**20)
-        if complete:
-            await client.send(b"\r\n\r\n")
+        await client.send(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         answer = await client.rest()
-        assert not answer or answer.startswith(b"HTTP/1.1 431 ")
+        status = 200 if b"health" in target.lower() else (await where.get("/")).status_code
+        assert answer.startswith(b"HTTP/1.1 %d " % status), answer
         client.close()
-        await where.assert_unharmed()
 
 
-async def test_row_14_a_header_just_too_long_is_answered() -> None:
-    async with site() as where:
-        client = await where.connect()
-        await client.send(b"GET /health HTTP/1.1\r\nX: " + b"a" * (MAX_HEADER_BYTES + 1))
-        head, _, body = (await client.rest()).partition(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 431 ")
-        assert str(MAX_HEADER_BYTES) in json.loads(body)["error"]["message"]
-        client.close()
-        await where.assert_unharmed()
-
-
-async def test_row_15_200_000_headers() -> None:
-    async with site() as where:
-        client = await where.connect()
-        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n")
-        for start in range(0, 200_000, 1000):
-            await client.send(b"".join(b"X-%d: a\r\n" % i for i in range(start, start + 1000)))
-        await client.send(b"\r\n")
-        answer = await client.rest()
-        assert not answer or answer.startswith(b"HTTP/1.1 431 ")
-        client.close()
-        await where.assert_unharmed()
-
-
-async def test_targets_may_be_absolute() -> None:
-    async with site() as where:
-        for target in (b"http://x/health", b"HTTPS://x:1/health?a=/", b"http://x/", b"http://x"):
-            client = await where.connect()
-            await client.send(
-                b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-            )
-            answer = await client.rest()
-            status = 200 if b"health" in target.lower() else (await where.get("/")).status_code
-            assert answer.startswith(b"HTTP/1.1 %d " % status), answer
-            client.close()
-
-
-async def test_an_empty_line_before_a_request() -> None:
+async def test_an_empty_line_before_a_request(where: Site) -> None:
     """A client may send one behind a body (RFC 9112, 2.2)."""
     get = b"GET /health HTTP/1.1\r\nHost: x\r\n"
-    async with site() as where:
-        for parts in ([b"\r\n" + get], [b"\r\n", get], [b"\r", b"\n", get]):
-            client = await where.connect()
-            received = 0
-            for part in parts:
-                await client.send(part)
-                received += len(part)
-                await where.received(received)
-            await client.send(b"\r\n\r\n" + get + b"Connection: close\r\n\r\n")
-            assert (await client.rest()).count(b"HTTP/1.1 200 ") == 2
-            client.close()
-            await until(lambda: not where.connections)
+    for parts in ([b"\r\n" + get], [b"\r\n", get], [b"\r", b"\n", get]):
         client = await where.connect()
-        await client.send(b"\r\n\r\n" + get + b"\r\n")
-        assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+        received = 0
+        for part in parts:
+            await client.send(part)
+            received += len(part)
+            await where.received(received)
+        await client.send(b"\r\n\r\n" + get + b"Connection: close\r\n\r\n")
+        assert (await client.rest()).count(b"HTTP/1.1 200 ") == 2
         client.close()
+        await until(lambda: not where.connections)
+    client = await where.connect()
+    await client.send(b"\r\n\r\n" + get + b"\r\n")
+    assert (await client.rest()).startswith(b"HTTP/1.1 400 ")
+    client.close()
 
 
 async def test_an_empty_line_alone_keeps_no_connection(
     pass_time: Passing,
+    where: Site,
 ) -> None:
-    async with site() as where:
-        client = await where.connect()
-        await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-        await client.answer()
-        size = sum(each._num_received for each in where.connections)
-        await client.send(b"\r\n")
-        await where.received(size + 2)
-        await pass_time(protocol.RECEIVE_SECONDS)
-        await client.rest()
-        client.close()
-        await until(lambda: not where.connections)
+    client = await where.connect()
+    await client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    await client.answer()
+    size = sum(each._num_received for each in where.connections)
+    await client.send(b"\r\n")
+    await where.received(size + 2)
+    await pass_time(protocol.RECEIVE_SECONDS)
+    await client.rest()
+    client.close()
+    await until(lambda: not where.connections)
 
 
 @pytest.mark.parametrize(
@@ -224,27 +106,25 @@ async def test_an_empty_line_alone_keeps_no_connection(
     ],
 )
 async def test_what_is_not_http_1_is_refused_with_the_reason(
-    sent: bytes, status: bytes, why: bytes
+    sent: bytes, status: bytes, why: bytes, where: Site
 ) -> None:
-    async with site() as where:
-        client = await where.connect()
-        await client.send(sent)
-        answer = await client.rest()
-        assert answer.startswith(b"HTTP/1.1 " + status)
-        assert why in answer
-        client.close()
-        await where.assert_unharmed()
+    client = await where.connect()
+    await client.send(sent)
+    answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 " + status)
+    assert why in answer
+    client.close()
+    await where.assert_unharmed()
 
 
-async def test_a_body_of_two_lengths_is_refused() -> None:
-    async with site() as where:
-        client = await where.connect()
-        await client.send(HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}")
-        answer = await client.rest()
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert b"Content-Length and Transfer-Encoding" in answer
-        client.close()
-        await where.assert_unharmed()
+async def test_a_body_of_two_lengths_is_refused(where: Site) -> None:
+    client = await where.connect()
+    await client.send(HEAD + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}")
+    answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"Content-Length and Transfer-Encoding" in answer
+    client.close()
+    await where.assert_unharmed()
 
 
 @pytest.mark.parametrize(
@@ -258,38 +138,37 @@ async def test_a_body_of_two_lengths_is_refused() -> None:
     ],
     ids=["nothing", "headers", "body", "chunks", "the second request"],
 )
-async def test_row_17_slowloris(sent: bytes, pass_time: Passing) -> None:
-    async with site() as where:
-        client = await where.connect()
-        await client.send(sent)
-        await where.received(len(sent))
-        for count in range(1, 8 if sent else 0):
-            await pass_time(1.0)
-            await client.send(b"a")
-            await where.received(len(sent) + count)
-        await pass_time(protocol.RECEIVE_SECONDS)
-        answer = await client.rest()
-        assert b"200 OK" in answer or b" 408 " in answer or not answer
-        assert_no_secret(answer.decode())
-        client.close()
-        await until(lambda: not where.connections)
-        await where.assert_unharmed()
+async def test_row_17_slowloris(sent: bytes, pass_time: Passing, where: Site) -> None:
+    client = await where.connect()
+    await client.send(sent)
+    await where.received(len(sent))
+    for count in range(1, 8 if sent else 0):
+        await pass_time(1.0)
+        await client.send(b"a")
+        await where.received(len(sent) + count)
+    await pass_time(protocol.RECEIVE_SECONDS)
+    answer = await client.rest()
+    assert b"200 OK" in answer or b" 408 " in answer or not answer
+    assert_no_secret(answer.decode())
+    client.close()
+    await until(lambda: not where.connections)
+    await where.assert_unharmed()
 
 
 async def test_row_17_is_told_in_the_shape_of_the_api(
     pass_time: Passing,
+    where: Site,
 ) -> None:
-    async with site() as where:
-        client = await where.connect()
-        head = HEAD.replace(b"/v1/completions", b"/v1/messages")
-        request = head + b"Content-Length: 1000\r\n\r\n{"
-        await client.send(request)
-        await where.received(len(request))
-        await pass_time(protocol.RECEIVE_SECONDS)
-        answer = await client.rest()
-        client.close()
-        assert answer.startswith(b"HTTP/1.1 408 ")
-        assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "error"
+    client = await where.connect()
+    head = HEAD.replace(b"/v1/completions", b"/v1/messages")
+    request = head + b"Content-Length: 1000\r\n\r\n{"
+    await client.send(request)
+    await where.received(len(request))
+    await pass_time(protocol.RECEIVE_SECONDS)
+    answer = await client.rest()
+    client.close()
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["type"] == "error"
 
 
 async def test_row_17_a_long_body_that_comes_is_waited_for(
@@ -312,22 +191,22 @@ async def test_row_17_a_long_body_that_comes_is_waited_for(
 
 async def test_clients_of_a_server_that_was_stopped_itself_have_time(
     monkeypatch: pytest.MonkeyPatch,
+    where: Site,
 ) -> None:
     """SIGSTOP, or a suspended machine: all timers are due at once, before clients go on."""
     loop = asyncio.get_running_loop()
     clock = loop.time
     raw = json.dumps({"model": "echo", "prompt": "a", "max_tokens": 3}).encode()
-    async with site() as where:
-        client = await where.connect()
-        await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw))
-        await until(lambda: [each for each in where.connections if each._exchange is not None])
-        monkeypatch.setattr(loop, "time", lambda: clock() + 3600.0)
-        await asyncio.sleep(0.05)
-        await client.send(raw)
-        assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
-        client.close()
-        await until(lambda: not where.connections)
-        await where.assert_unharmed()
+    client = await where.connect()
+    await client.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(raw))
+    await until(lambda: [each for each in where.connections if each._exchange is not None])
+    monkeypatch.setattr(loop, "time", lambda: clock() + 3600.0)
+    await asyncio.sleep(0.05)
+    await client.send(raw)
+    assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
+    client.close()
+    await until(lambda: not where.connections)
+    await where.assert_unharmed()
 
 
 async def test_row_17_an_answer_may_take_its_time(
@@ -370,24 +249,24 @@ async def test_row_18_a_connection_in_use_is_not_given_away() -> None:
 
 async def test_idle_connections_are_closed_after_those_of_proxies_and_not_with_a_request(
     pass_time: Passing,
+    where: Site,
 ) -> None:
     request = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-    async with site() as where:
-        client = await where.connect()
-        await client.send(request)
-        await client.answer()
-        await pass_time(61.0)
-        await asyncio.sleep(0.05)
-        (connection,) = where.connections
-        client.writer.get_extra_info("socket")._sock.send(request)  # the loop has not seen it
-        connection._close_idle()
-        assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
-        await until(lambda: connection.asks_nothing)
-        await pass_time(protocol.KEEP_ALIVE_SECONDS)
-        assert await client.rest() == b""
-        client.close()
-        await until(lambda: not where.connections)
-        await where.assert_unharmed()
+    client = await where.connect()
+    await client.send(request)
+    await client.answer()
+    await pass_time(61.0)
+    await asyncio.sleep(0.05)
+    (connection,) = where.connections
+    client.writer.get_extra_info("socket")._sock.send(request)  # the loop has not seen it
+    connection._close_idle()
+    assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
+    await until(lambda: connection.asks_nothing)
+    await pass_time(protocol.KEEP_ALIVE_SECONDS)
+    assert await client.rest() == b""
+    client.close()
+    await until(lambda: not where.connections)
+    await where.assert_unharmed()
 
 
 SPELLINGS = [
@@ -467,26 +346,24 @@ SIZES = [MAX_HEADER_BYTES + 5, 70_000, 200_000, 2**20, 2**24]
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_row_14_a_head_that_is_too_long_is_always_answered(size: int) -> None:
-    async with site() as where:
-        for parts in ([head_of(size)], [head_of(size)[:-4]], [head_of(size)[:-4], b"\r\n\r\n"]):
-            head, _, body = (await sent(where, *parts)).partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 431 ")
-            assert str(MAX_HEADER_BYTES) in json.loads(body)["error"]["message"]
-        await until(lambda: not where.connections)
-        await where.assert_unharmed()
+async def test_row_14_a_head_that_is_too_long_is_always_answered(size: int, where: Site) -> None:
+    for parts in ([head_of(size)], [head_of(size)[:-4]], [head_of(size)[:-4], b"\r\n\r\n"]):
+        head, _, body = (await sent(where, *parts)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 431 ")
+        assert str(MAX_HEADER_BYTES) in json.loads(body)["error"]["message"]
+    await until(lambda: not where.connections)
+    await where.assert_unharmed()
 
 
 @pytest.mark.parametrize("step", [1000, 4096, 40_000, MAX_HEADER_BYTES - 1, MAX_HEADER_BYTES])
-async def test_row_14_heads_are_bounded_however_they_are_cut(step: int) -> None:
-    async with site() as where:
-        for size, status in ((MAX_HEADER_BYTES, 200), (MAX_HEADER_BYTES + 1, 431), (70_000, 431)):
-            whole = head_of(size)
-            parts = [whole[at : at + step] for at in range(0, size, step)]
-            assert (await sent(where, *parts)).startswith(b"HTTP/1.1 %d " % status)
-        first = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-        assert (await sent(where, first + head_of(MAX_HEADER_BYTES))).count(b"HTTP/1.1 200 ") == 2
-        assert b"HTTP/1.1 431 " in await sent(where, first + head_of(MAX_HEADER_BYTES + 1))
+async def test_row_14_heads_are_bounded_however_they_are_cut(step: int, where: Site) -> None:
+    for size, status in ((MAX_HEADER_BYTES, 200), (MAX_HEADER_BYTES + 1, 431), (70_000, 431)):
+        whole = head_of(size)
+        parts = [whole[at : at + step] for at in range(0, size, step)]
+        assert (await sent(where, *parts)).startswith(b"HTTP/1.1 %d " % status)
+    first = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert (await sent(where, first + head_of(MAX_HEADER_BYTES))).count(b"HTTP/1.1 200 ") == 2
+    assert b"HTTP/1.1 431 " in await sent(where, first + head_of(MAX_HEADER_BYTES + 1))
 
 
 async def test_row_14_what_follows_a_refused_head_is_bounded(

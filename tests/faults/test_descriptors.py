@@ -20,7 +20,7 @@ from quire.server.http import acceptor, protocol
 from quire.server.http.acceptor import Acceptor
 from quire.server.http.protocol import MAX_SPARES
 from quire.server.http.protocol import Site as HttpSite
-from tests.faults.test_connections import HEAD, Client, Passing, pass_time, site, until  # noqa: F401
+from tests.faults.sites import HEAD, Client, Passing, Site, site, until
 
 STREAM = {"model": "echo", "prompt": "{", "ignore_eos": True, "stream": True, "max_tokens": 400}
 
@@ -99,21 +99,20 @@ async def test_row_64_without_a_descriptor_health_is_answered(
     assert "ulimit -n" in records[0].message
 
 
-async def test_row_64_an_idle_connection_gives_up_its_descriptor() -> None:
-    async with site() as where:
-        idle = [await where.connect() for _ in range(3)]
-        await until(lambda: len(where.connections) == 3)
-        (plain,) = await unconnected(1)
-        with no_descriptor():
-            client = await connect(plain, where.port)
-            await client.send(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
-            assert await idle[0].rest() == b""
-            assert len(where.connections) == 3  # the oldest one made room
-        for each in (*idle, client):
-            each.close()
-        await until(lambda: not where.connections)
-        await where.assert_unharmed()
+async def test_row_64_an_idle_connection_gives_up_its_descriptor(where: Site) -> None:
+    idle = [await where.connect() for _ in range(3)]
+    await until(lambda: len(where.connections) == 3)
+    (plain,) = await unconnected(1)
+    with no_descriptor():
+        client = await connect(plain, where.port)
+        await client.send(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
+        assert await idle[0].rest() == b""
+        assert len(where.connections) == 3  # the oldest one made room
+    for each in (*idle, client):
+        each.close()
+    await until(lambda: not where.connections)
+    await where.assert_unharmed()
 
 
 async def test_row_64_silent_clients_hold_no_spare_for_long(
@@ -164,7 +163,7 @@ class Refusing(socket.socket):
 async def test_attempts_to_accept_are_few_when_nothing_helps(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    pass_time: Passing,  # noqa: F811
+    pass_time: Passing,
 ) -> None:
     monkeypatch.setattr(acceptor, "PAUSE_SECONDS", 3600.0)
     monkeypatch.setattr(acceptor, "LOG_SECONDS", 1e6)

@@ -15,7 +15,7 @@ from quire.server.http.protocol import HttpProtocol
 from tests.e2e.serving import Server, serving
 from tests.e2e.tiny_model import write_tiny_model
 from tests.faults.requests import assert_unharmed
-from tests.faults.test_connections import HEAD, site, until
+from tests.faults.sites import HEAD, site, until
 
 LONG = 8000
 """Tokens that take longer than a client takes to leave."""

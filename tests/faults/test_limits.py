@@ -24,7 +24,7 @@ from quire.server.counts import MOST
 from quire.server.rules import MAX_SEQUENCES
 from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.faults.full_requests import BEYOND, COMPLETIONS, FIELDS, ask, completion
-from tests.faults.test_connections import Site, site
+from tests.faults.sites import Site
 
 MAX_STEPS = 250_000
 """Steps of one turn. Today's largest, of `prompts`, has 192,596."""
@@ -123,39 +123,37 @@ async def turns_of(
     ],
 )
 async def test_a_field_at_its_limit_leaves_the_loop_free(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch, where: Site
 ) -> None:
     path, fields = FIELDS[name]
     body = json.dumps(fields, ensure_ascii=False).encode()
-    async with site() as where:
-        status, turn = await turns_of(where, path, body, monkeypatch)
-        assert status in (200, 400), status
-        assert turn.steps <= MAX_STEPS
-        assert turn.decoded < 1.5 * len(body)  # once, and small parts of it once more
-        assert turn.tokenized <= INLINE_CHARACTERS
-        await where.assert_unharmed()
+    status, turn = await turns_of(where, path, body, monkeypatch)
+    assert status in (200, 400), status
+    assert turn.steps <= MAX_STEPS
+    assert turn.decoded < 1.5 * len(body)  # once, and small parts of it once more
+    assert turn.tokenized <= INLINE_CHARACTERS
+    await where.assert_unharmed()
 
 
 async def test_work_grows_no_faster_than_the_number_of_prompts(
     monkeypatch: pytest.MonkeyPatch,
+    where: Site,
 ) -> None:
     part = 8
     body = json.dumps(completion(prompt=["a"] * (MAX_SEQUENCES // part), max_tokens=1)).encode()
-    async with site() as where:
-        status, turn = await turns_of(where, COMPLETIONS, body, monkeypatch)
-        assert status == 200
-        assert turn.steps <= MAX_STEPS // part
-        assert turn.tokenized <= INLINE_CHARACTERS
+    status, turn = await turns_of(where, COMPLETIONS, body, monkeypatch)
+    assert status == 200
+    assert turn.steps <= MAX_STEPS // part
+    assert turn.tokenized <= INLINE_CHARACTERS
 
 
 @pytest.mark.parametrize("name", BEYOND)
-async def test_a_field_beyond_its_limit_is_refused_by_name(name: str) -> None:
+async def test_a_field_beyond_its_limit_is_refused_by_name(name: str, where: Site) -> None:
     path, fields, param = BEYOND[name]
-    async with site() as where:
-        answer = await where.app.http.post(path, json=fields)
-        error = answer.json()["error"]
-        assert (answer.status_code, error["param"]) == (400, param)
-        assert any(char.isdigit() for char in error["message"])
+    answer = await where.app.http.post(path, json=fields)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert any(char.isdigit() for char in error["message"])
 
 
 @pytest.mark.parametrize(
@@ -178,37 +176,35 @@ async def test_a_field_beyond_its_limit_is_refused_by_name(name: str) -> None:
     ],
 )
 async def test_a_body_with_too_much_in_it(
-    what: str, body: bytes, monkeypatch: pytest.MonkeyPatch
+    what: str, body: bytes, monkeypatch: pytest.MonkeyPatch, where: Site
 ) -> None:
-    async with site() as where:
-        status, turn = await turns_of(where, COMPLETIONS, body, monkeypatch)
-        assert status == 400
-        assert turn.steps <= MAX_STEPS_PER_BYTE * READ_BYTES
-        assert turn.decoded == 0
-        answer = await where.app.http.post(
-            COMPLETIONS, content=body, headers={"Content-Type": "application/json"}
-        )
-        error = answer.json()["error"]
-        assert f"more than {MOST[what]} {what}" in error["message"]
-        assert error["param"] == ("a" if b'{"a"' in body else "prompt")
-        await where.assert_unharmed()
+    status, turn = await turns_of(where, COMPLETIONS, body, monkeypatch)
+    assert status == 400
+    assert turn.steps <= MAX_STEPS_PER_BYTE * READ_BYTES
+    assert turn.decoded == 0
+    answer = await where.app.http.post(
+        COMPLETIONS, content=body, headers={"Content-Type": "application/json"}
+    )
+    error = answer.json()["error"]
+    assert f"more than {MOST[what]} {what}" in error["message"]
+    assert error["param"] == ("a" if b'{"a"' in body else "prompt")
+    await where.assert_unharmed()
 
 
-async def test_text_in_strings_is_not_counted() -> None:
+async def test_text_in_strings_is_not_counted(where: Site) -> None:
     """What stands in strings is no value: a text may be all commas, quotes and brackets."""
     text = ',"[{\\' * 26_000
-    async with site() as where:
-        answer = await where.app.http.post("/tokenize", json={"prompt": text})
-        assert answer.status_code == 200
-        assert answer.json()["count"] == len(text)
-        pieces = [text[:70_001], text[70_001:99_999], text[99_999:]]
-        for cut in (1, 65_535, 65_536, 65_537):
-            body = json.dumps({"prompt": "".join(pieces)}).encode()
-            client = await where.connect()
-            head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            await client.send(head + b"Content-Length: %d\r\n\r\n" % len(body))
-            await client.send(body[:cut])
-            await asyncio.sleep(0)
-            await client.send(body[cut:])
-            assert b" 200 " in await client.answer()
-            client.close()
+    answer = await where.app.http.post("/tokenize", json={"prompt": text})
+    assert answer.status_code == 200
+    assert answer.json()["count"] == len(text)
+    pieces = [text[:70_001], text[70_001:99_999], text[99_999:]]
+    for cut in (1, 65_535, 65_536, 65_537):
+        body = json.dumps({"prompt": "".join(pieces)}).encode()
+        client = await where.connect()
+        head = b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        await client.send(head + b"Content-Length: %d\r\n\r\n" % len(body))
+        await client.send(body[:cut])
+        await asyncio.sleep(0)
+        await client.send(body[cut:])
+        assert b" 200 " in await client.answer()
+        client.close()
