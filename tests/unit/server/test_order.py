@@ -11,26 +11,23 @@ from quire.server.tools.table import TOOL_PARSERS
 from tests.unit.server.anthropic import test_messages as anthropic
 from tests.unit.server.openai.test_tools import saying
 from tests.unit.server.responses import test_responses as responses
+from tests.unit.server.tools.written import written_call
 
 OBJECT = '{"name": "f", "arguments": {}}'
 THOUGHT = "<think>Hm.</think>"
-XML = "<tool_call><function=f></function></tool_call>"
-DEEPSEEK = (
-    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
-    "<｜tool▁calls▁end｜>"
-)
 HARMONY = "<|channel|>{}<|message|>{}<|end|>"
-OF_ONE = {
-    "glm45": "<tool_call>f</tool_call>",
-    "seed_oss": "<seed:tool_call><function=f></function></seed:tool_call>",
-    "minimax": f"<tool_calls>{OBJECT}</tool_calls>",
-    "minimax_m2": '<minimax:tool_call><invoke name="f"></invoke></minimax:tool_call>',
-    "deepseek_v32": '<｜DSML｜tool_calls><｜DSML｜invoke name="f"></｜DSML｜invoke>'
-    "</｜DSML｜tool_calls>",
-    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
-    "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
-    "gemma4": "<|tool_call>call:f{}<tool_call|>",
-}
+CALLS = {name: written_call(name, "f", {}) for name in TOOL_PARSERS}
+XML = CALLS["qwen3_coder"]
+OF_ONE = (
+    "glm45",
+    "seed_oss",
+    "minimax",
+    "minimax_m2",
+    "deepseek_v32",
+    "kimi_k2",
+    "gemma4",
+    "deepseek_v3",
+)
 CASES: dict[str, tuple[str, str]] = {
     "hermes": (
         f"{THOUGHT}See.\n<tool_call>{OBJECT}</tool_call>\nSo.<tool_call>{OBJECT}</tool_call>",
@@ -45,11 +42,10 @@ CASES: dict[str, tuple[str, str]] = {
         f"{THOUGHT}See.[TOOL_CALLS]f{{}} So.[TOOL_CALLS][{OBJECT}]",
         "think text:See. call text:So. call",
     ),
-    "deepseek_v3": (f"{THOUGHT}See.{DEEPSEEK}So.", "think text:See. call text:So."),
     "qwen3_coder": (f"{THOUGHT}See.\n{XML}\nSo.{XML}", "think text:See. call text:So. call"),
     **{
-        name: (f"{THOUGHT}See.\n{call}\nSo.", "think text:See. call text:So.")
-        for name, call in OF_ONE.items()
+        name: (f"{THOUGHT}See.\n{CALLS[name]}\nSo.", "think text:See. call text:So.")
+        for name in OF_ONE
     },
     "pythonic": (f"{THOUGHT}[f(), f()] So.", "think call call text:So."),
     "openai": (

@@ -25,12 +25,12 @@ from quire.server.tools.parser import OutputParser
 from quire.server.tools.table import TOOL_PARSERS, choose_parsers
 from quire.text.grammar import new_matcher
 from quire.text.json_types import ALL, allowed_types
-from quire.text.markup import MARKUP
 from quire.text.string_formats import FORMATS
 from quire.text.tokenizers import vocabulary
 from quire.text.tokenizers.tokenizer import Tokenizer
 from quire.text.tokenizers.vocabulary import matcher_tokenizer, special_tokens
 from tests.unit.server.tools.test_formats import Answer, read
+from tests.unit.server.tools.written import written_call
 from tests.unit.text.vocabularies import byte_tokenizer
 
 SCHEMA: dict[str, Any] = {
@@ -365,26 +365,6 @@ def test_a_parameters_type_tells_text_from_json() -> None:
         assert json.loads(arguments) == {key: value}
 
 
-def written_call(name: str) -> str:
-    """A call of `free` with the argument b, which is 1."""
-    known = TOOL_PARSERS[name]
-    if known.envelopes:
-        each = known.envelopes[0]
-        begin = each.begin.replace("{name}", "free").replace("{index}", "0")
-        return begin + '{"b": 1}' + each.end
-    if name in MARKUP:
-        tags = MARKUP[name]
-        begin, end = next(iter(tags.blocks.items()))
-        head, before = tags.head.replace("{name}", "free"), tags.before.replace("{key}", "b")
-        value = before.replace("{string}", "false") + "1" + tags.after
-        return begin + tags.lead + head + value + tags.tail + end
-    return {
-        "pythonic": "[free(b=1)]",
-        "gemma4": "<|tool_call>call:free{b:1}<tool_call|>",
-        "openai": '<|channel|>commentary to=functions.free<|message|>{"b": 1}',
-    }[name]
-
-
 HM = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
 
 
@@ -407,7 +387,7 @@ def test_json_or_calls_and_nothing_else(name: str, control: bool) -> None:
         taken = matcher.validate_tokens(tokens)
         return taken == len(tokens) and matcher.consume_tokens(tokens) and matcher.is_accepting()
 
-    call = written_call(name)
+    call = written_call(name, "free", {"b": 1})
     assert accepted('{"a": 12}')
     assert accepted(call)
     if name == "openai":
