@@ -127,7 +127,7 @@ function options(props: Props, width: number, onHover: (at: number | null) => vo
     width,
     height: HEIGHT,
     legend: { show: false },
-    padding: [8, 8, 0, 0],
+    padding: [8, 26, 0, 0], // half of a time label
     cursor: { y: false, drag: { x: false, y: false }, points: { show: !stacked } },
     scales: { y: { range: (_, __, top) => [0, max ?? (top > 0 ? top * 1.1 : 1)] } },
     axes: [
