@@ -9,7 +9,7 @@ import pytest
 
 from quire.explain.analyse import explain
 from quire.explain.evidence import Evidence
-from quire.explain.host import HostUse
+from quire.explain.host import HostUse, Worker
 from quire.explain.report import Report
 from quire.explain.standing import Standing
 from quire.system.stacks import Place, Stacks
@@ -134,6 +134,30 @@ def test_a_neighbour_costs_the_waits_that_the_engine_does_not_cause(
     report = explain(healthy(host=host, ops=UNBOUND, parts={"http": 10.0 * own}))
     assert report.verdict.cause == "busy_neighbour"
     assert report.verdict.share == pytest.approx(saved, abs=0.01)
+
+
+def test_a_low_priority_costs_nothing_on_a_quiet_machine() -> None:
+    """Its threads wait for its own front end."""
+    for others, named in ((0.1, False), (1.0, True)):
+        host = HostUse(10.0, 4, 20.0 + 10.0 * others, 20.0, 0.0, 4.0, [1.5] * 4)
+        report = explain(healthy(host=host, around={"nice": 19}))
+        assert ("low_priority" in [f.cause for f in report.causes]) is named
+
+
+@pytest.mark.parametrize(
+    ("idle", "loop", "ran", "lost"),
+    [(0.0, 0.0, 2.0, 0.8), (5.0, 8.0, 5.0, 0.5), (5.0, 1.0, 5.0, 0.1)],
+)
+def test_a_limit_costs_the_time_in_which_the_core_does_not_run(
+    idle: float, loop: float, ran: float, lost: float
+) -> None:
+    """Seen: +800 % promised where +120 % came, of a limit that only the API process had."""
+    worker = Worker(9, ran, 10.0 - idle - ran)
+    host = HostUse(10.0, 4, 30.0, 30.0, 0.0, 8.0, [8.0], loop_waited=loop, workers=[worker])
+    around = {"quota": 5.0, "throttled": 30.0}
+    report = explain(healthy(host=host, around=around, parts={"idle": idle}))
+    assert report.verdict.cause == "cpu_quota"
+    assert report.verdict.share == pytest.approx(lost)
 
 
 def test_writing_log_probabilities_costs_what_the_core_waits_meanwhile() -> None:

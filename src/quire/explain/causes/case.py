@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from enum import IntEnum
 
@@ -171,6 +172,25 @@ class Case:
     def waited(self) -> float:
         """Return the share of the time that a thread of the engine waited for a core."""
         return self.evidence.waited
+
+    @property
+    def not_running(self) -> float:
+        """Return the share of the window in which the core had work and its thread did not run."""
+        host = self.host
+        if host is None or not host.workers:
+            return self.waited
+        ran = statistics.fmean(worker.ran for worker in host.workers) / host.seconds
+        return max(0.0, 1.0 - self.window.share("idle") - ran)
+
+    @property
+    def lost_to_others(self) -> float:
+        """Return the share of the window that other processes than clients take from the threads.
+
+        These wait for the front end and clients, too, by which they use the cores.
+        """
+        w, host, others = self.window, self.host, self.evidence.others
+        mine = w.share(*FRONT) + (0.0 if host is None else host.clients)
+        return (1.0 - w.share("idle")) * self.waited * others / max(1e-9, others + mine)
 
     def if_quiet(self, saved: float) -> float:
         """Return the share that other threads or processes save; beside other programs 0.0, which

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.explain.causes.case import WORTH, Case, Kind, Suspect, advice, setting, suspect
-from quire.explain.evidence import FRONT, QUIET
+from quire.explain.evidence import QUIET
 from quire.explain.host import HostUse
 from quire.models.memory import parameter_count
 from quire.resolve.engine import ONE_THREAD_PARAMETERS
@@ -94,8 +94,13 @@ def cpu_quota(case: Case) -> Suspect | None:
     around = case.around
     if not around.quota or not around.throttled:
         return None
-    threads = case.config.num_threads
-    lost = min(0.95, around.throttled / (case.window.seconds * max(1, threads)))
+    threads, w, host = case.config.num_threads, case.window, case.host
+    lost = min(0.95, around.throttled / (w.seconds * max(1, threads)))
+    if host is not None and host.workers:
+        # Tokens come in proportion to the time for which the core's thread runs. The core is idle
+        # while the event loop is stopped.
+        idle = min(w.share("idle"), host.loop_waited / host.seconds)
+        lost = min(0.95, around.throttled / w.seconds, case.not_running + idle)
     if around.quota < threads:
         lost = max(lost, WORTH)  # a fault of the settings, even where others take the cores first
     fewer = max(1, int(around.quota))
@@ -118,6 +123,8 @@ def cpu_quota(case: Case) -> Suspect | None:
 def low_priority(case: Case) -> Suspect | None:
     """The engine's processes have a low priority: others get the cores first."""
     around = case.around
+    if case.evidence.others < QUIET:
+        return None  # nobody is before it
     if around.policy:
         how, flag = f"has the scheduling policy {around.policy}", "chrt --other --pid 0 PID"
     elif around.nice > 0:
@@ -127,7 +134,7 @@ def low_priority(case: Case) -> Suspect | None:
         flag = "the usual cpu.weight (docker --cpu-shares, resources.requests.cpu)"
     else:
         return None
-    lost = (1.0 - case.window.share("idle")) * case.waited
+    lost = case.lost_to_others
     return suspect(
         f"The engine {how}, so other processes get the cores first: its threads waited "
         f"{case.waited:.0%} of the time for one.",
@@ -146,10 +153,7 @@ def busy_neighbour(case: Case) -> Suspect | None:
         "keep it, and give the other processes their own cores (taskset, a container's limit), "
         "or use fewer threads; no other flag helps"
     )
-    # The threads wait for the front end and clients, too. Seen: 0.21 and 0.52 of the time lost
-    # where they waited 0.29 and 0.51 of it.
-    mine = case.window.share(*FRONT) + host.clients
-    saved = (1.0 - case.window.share("idle")) * waited * e.others / (e.others + mine)
+    saved = case.lost_to_others
     return suspect(
         f"Other processes keep {host.others:.1f} of {host.cpus} CPUs busy{_named(host)}, and the "
         f"engine's threads waited {waited:.0%} of the time for one.",
