@@ -13,9 +13,9 @@ void unary(const UnaryArgs& a, int64_t task, const F& f = F()) {
   for (int64_t r = range.begin; r < range.end; ++r) {
     T* y = row_at<T>(a.y, r, a.y_stride);
     const T* x = row_at<T>(a.x, r, a.x_stride);
-    int64_t i = 0;
-    for (; i + kLanes <= a.cols; i += kLanes) store(y + i, f.of(load(x + i)));
-    if (i < a.cols) store(y + i, f.of(load(x + i, a.cols - i)), a.cols - i);
+    each_vector(a.cols, [&](int64_t i, auto... rest) {
+      store(y + i, f.of(load(x + i, rest...)), rest...);
+    });
   }
 }
 
@@ -26,14 +26,9 @@ void gated(const UnaryArgs& a, int64_t task) {
     T* y = row_at<T>(a.y, r, a.y_stride);
     const T* gate = row_at<T>(a.x, r, a.x_stride);
     const T* up = gate + a.cols;
-    int64_t i = 0;
-    for (; i + kLanes <= a.cols; i += kLanes) {
-      store(y + i, F::of(load(gate + i), load(up + i)));
-    }
-    if (i < a.cols) {
-      const int64_t n = a.cols - i;
-      store(y + i, F::of(load(gate + i, n), load(up + i, n)), n);
-    }
+    each_vector(a.cols, [&](int64_t i, auto... rest) {
+      store(y + i, F::of(load(gate + i, rest...), load(up + i, rest...)), rest...);
+    });
   }
 }
 
@@ -65,12 +60,9 @@ void add_rows(const AddArgs& a, int64_t task) {
     T* y = row_at<T>(a.y, r, a.y_stride);
     const T* left = row_at<T>(a.a, r, a.a_stride);
     const T* right = row_at<T>(a.b, r, a.b_stride);
-    int64_t i = 0;
-    for (; i + kLanes <= a.cols; i += kLanes) store(y + i, add(load(left + i), load(right + i)));
-    if (i < a.cols) {
-      const int64_t n = a.cols - i;
-      store(y + i, add(load(left + i, n), load(right + i, n)), n);
-    }
+    each_vector(a.cols, [&](int64_t i, auto... rest) {
+      store(y + i, add(load(left + i, rest...), load(right + i, rest...)), rest...);
+    });
   }
 }
 

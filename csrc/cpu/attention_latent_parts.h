@@ -15,9 +15,9 @@ constexpr int kColumns = kLanes >= 16 ? 4 : 2;  // vectors of sums per row, in r
 // Converts n elements, which are exact in E, and fills up to `width` with zeros.
 template <class T, class E>
 void convert_row(const T* from, int64_t n, E* to, int64_t width) {
-  int64_t d = 0;
-  for (; d + kLanes <= n; d += kLanes) store(to + d, load(from + d));
-  if (d < n) store(to + d, load(from + d, n - d), n - d);
+  each_vector(n, [&](int64_t d, auto... rest) {
+    store(to + d, load(from + d, rest...), rest...);
+  });
   __builtin_memset(to + n, 0, sizeof(E) * static_cast<uint64_t>(width - n));
 }
 template <class E>

@@ -16,23 +16,6 @@ struct Channels {
   int64_t start;       // the sequence's first row
   const float* before;  // its state, or null
 
-  template <class P>
-  static Vec part(const P* p, int64_t n) {
-    return n == 0 ? load(p) : load(p, n);
-  }
-  template <class P>
-  static void put(P* p, Vec v, int64_t n) {
-    if (n == 0) return store(p, v);
-    store(p, v, n);
-  }
-
-  template <class F>
-  static void each(int64_t begin, int64_t end, const F& f) {
-    int64_t c = begin;
-    for (; c + kLanes <= end; c += kLanes) f(c, 0);
-    if (c < end) f(c, end - c);
-  }
-
   // Row r, channels [begin, end). Stores the inputs that the next rows need, if `to` is not null. It may be
   // `before`: what is read lies ahead.
   void compute(int64_t r, int64_t begin, int64_t end, float* to) const {
@@ -49,22 +32,23 @@ struct Channels {
         rows[i] = row_at<T>(a.x, r - width + 1 + i, a.x_stride);
       }
     }
-    each(begin, end, [&](int64_t c, int64_t n) {
-      Vec y = bias == nullptr ? zero() : part(bias + c, n);
+    each_vector(end - begin, [&](int64_t at, auto... rest) {
+      const int64_t c = begin + at;
+      Vec y = bias == nullptr ? zero() : load(bias + c, rest...);
       for (int64_t i = 0; i < width; ++i) {
         Vec x = zero();
         if (i >= kept) {
-          x = part(rows[i] + c, n);
-          if (kind == kConvGated) x = round<T>(mul(x, part(rows[i] + c + 2 * channels, n)));
+          x = load(rows[i] + c, rest...);
+          if (kind == kConvGated) x = round<T>(mul(x, load(rows[i] + c + 2 * channels, rest...)));
         } else if (state[i] != nullptr) {
-          x = part(state[i] + c, n);
+          x = load(state[i] + c, rest...);
         }
-        y = fma(part(weight + i * channels + c, n), x, y);
-        if (to != nullptr && i > 0) put(to + (i - 1) * channels + c, x, n);
+        y = fma(load(weight + i * channels + c, rest...), x, y);
+        if (to != nullptr && i > 0) store(to + (i - 1) * channels + c, x, rest...);
       }
       if (kind == kConvSilu) y = times_sigmoid(y, y);
-      if (kind == kConvGated) y = mul(y, part(row + channels + c, n));
-      put(out + c, y, n);
+      if (kind == kConvGated) y = mul(y, load(row + channels + c, rest...));
+      store(out + c, y, rest...);
     });
   }
 };

@@ -29,55 +29,20 @@ struct AddArgs {
   int64_t task_rows;
 };
 
-// y[r] = weight · (x[r] / rms(x[r])), rounded to the weight's dtype before the product, and to the table
-// entry's dtype after it. A wide weight is float, so only the second rounding happens.
-// y may be x; any other overlap is an error.
-struct RmsNormArgs {
+// y[r] = norm(x[r]); with a residual, residual_out[r] = x[r] + residual[r], rounded to the dtype, in place
+// of x[r]. RMSNorm is weight · (x / rms(x)), rounded to the weight's dtype before the product, and to the
+// table entry's dtype after it. A wide weight is float, so only the second rounding happens. LayerNorm is
+// (x - mean) / sqrt(variance + eps) · weight + bias, rounded once.
+// y may be x. residual_out may be residual or x, and y may be the other one; any other overlap is an error.
+struct NormArgs {
   void* y;
-  const void* x;
-  const void* weight;  // [cols]
-  int64_t rows, cols;
-  int64_t y_stride, x_stride;
-  float eps;
-  bool wide_weight;
-  int64_t task_rows;
-};
-
-// residual_out[r] = x[r] + residual[r], rounded to the dtype; y[r] = rms_norm(residual_out[r]).
-// residual_out may be residual or x, and y may be the other one; any other overlap is an error.
-struct AddRmsNormArgs {
-  void* y;
-  void* residual_out;
+  void* residual_out;  // null, as residual, if there is none
   const void *x, *residual;
-  const void* weight;  // [cols]
+  const void *weight, *bias;  // [cols]; the bias is LayerNorm's
   int64_t rows, cols;
   int64_t y_stride, residual_out_stride, x_stride, residual_stride;
   float eps;
   bool wide_weight;
-  int64_t task_rows;
-};
-
-// y[r] = (x[r] - mean) / sqrt(variance + eps) * weight + bias, rounded once; y may be x.
-struct LayerNormArgs {
-  void* y;
-  const void* x;
-  const void *weight, *bias;  // [cols]
-  int64_t rows, cols;
-  int64_t y_stride, x_stride;
-  float eps;
-  int64_t task_rows;
-};
-
-// residual_out[r] = x[r] + residual[r], rounded to the dtype; y[r] = layer_norm(residual_out[r]).
-// residual_out may be residual or x, and y may be the other one; any other overlap is an error.
-struct AddLayerNormArgs {
-  void* y;
-  void* residual_out;
-  const void *x, *residual;
-  const void *weight, *bias;  // [cols]
-  int64_t rows, cols;
-  int64_t y_stride, residual_out_stride, x_stride, residual_stride;
-  float eps;
   int64_t task_rows;
 };
 
@@ -143,15 +108,13 @@ struct ActivationKernels {
 };
 
 // f(name, arguments) for each kernel that is a template of the dtype.
-#define QUIRE_FUSED_KERNELS(f)      \
-  f(rms_norm, RmsNormArgs)          \
-  f(add_rms_norm, AddRmsNormArgs)   \
-  f(layer_norm, LayerNormArgs)      \
-  f(add_layer_norm, AddLayerNormArgs) \
-  f(gated_norm, GatedNormArgs)      \
-  f(scale, UnaryArgs)               \
-  f(softcap, UnaryArgs)             \
-  f(add_rows, AddArgs)              \
+#define QUIRE_FUSED_KERNELS(f)  \
+  f(rms_norm, NormArgs)         \
+  f(layer_norm, NormArgs)       \
+  f(gated_norm, GatedNormArgs)  \
+  f(scale, UnaryArgs)           \
+  f(softcap, UnaryArgs)         \
+  f(add_rows, AddArgs)          \
   f(rope_kv_write, RopeKvArgs)
 
 struct FusedKernels {

@@ -63,15 +63,10 @@ void gated_norm(const GatedNormArgs& a, int64_t task) {
         return a.norm_first ? times_gate(v, g, a.kind) : v;
       };
       const Vec one = broadcast(1.0f);
-      int64_t i = 0;
-      for (; i + kLanes <= group; i += kLanes) {
-        store(y + i, result(row.at(i), a.weight == nullptr ? one : load(weight + i), load(gate + i)));
-      }
-      if (i < group) {
-        const int64_t n = group - i;
-        const Vec w = a.weight == nullptr ? one : load(weight + i, n);
-        store(y + i, result(row.at(i, n), w, load(gate + i, n)), n);
-      }
+      each_vector(group, [&](int64_t i, auto... rest) {
+        const Vec w = a.weight == nullptr ? one : load(weight + i, rest...);
+        store(y + i, result(row.at(i, rest...), w, load(gate + i, rest...)), rest...);
+      });
     }
   }
 }

@@ -3,7 +3,6 @@
 // digits. The order of every sum depends only on `cols`.
 #include "kernels.h"
 #include "norm_row.h"
-#include "row_range.h"
 
 namespace quire::QUIRE_ISA {
 
@@ -37,51 +36,24 @@ void normalize(T* y, const Row& row, const T* x, const T* weight, const T* bias,
   const Vec mean = broadcast(sum_over(row, cols, Plain{}) / count);
   const float variance = sum_over(PlainRow<T>{x}, cols, CentredSquare{mean}) / count;
   const Vec scale = broadcast(1.0f / __builtin_sqrtf(variance + eps));
-  int64_t i = 0;
-  for (; i + kLanes <= cols; i += kLanes) {
-    const Vec v = mul(sub(load(x + i), mean), scale);
-    store(y + i, fma(v, load(weight + i), load(bias + i)));
-  }
-  if (i < cols) {
-    const int64_t n = cols - i;
-    const Vec v = mul(sub(load(x + i, n), mean), scale);
-    store(y + i, fma(v, load(weight + i, n), load(bias + i, n)), n);
-  }
+  each_vector(cols, [&](int64_t i, auto... rest) {
+    const Vec v = mul(sub(load(x + i, rest...), mean), scale);
+    store(y + i, fma(v, load(weight + i, rest...), load(bias + i, rest...)), rest...);
+  });
 }
 
 }  // namespace
 
 template <class T>
-void layer_norm(const LayerNormArgs& a, int64_t task) {
-  const RowRange range(a.rows, a.task_rows, task);
-  const T* weight = static_cast<const T*>(a.weight);
-  const T* bias = static_cast<const T*>(a.bias);
-  for (int64_t r = range.begin; r < range.end; ++r) {
-    const T* x = row_at<T>(a.x, r, a.x_stride);
-    normalize(row_at<T>(a.y, r, a.y_stride), PlainRow<T>{x}, x, weight, bias, a.cols, a.eps);
-  }
+void layer_norm(const NormArgs& a, int64_t task) {
+  const T *const weight = static_cast<const T*>(a.weight), *const bias = static_cast<const T*>(a.bias);
+  each_row<T>(a, task, [&](T* y, const auto& row, const T* x) {
+    normalize(y, row, x, weight, bias, a.cols, a.eps);
+  });
 }
 
-template <class T>
-void add_layer_norm(const AddLayerNormArgs& a, int64_t task) {
-  const RowRange range(a.rows, a.task_rows, task);
-  const T* weight = static_cast<const T*>(a.weight);
-  const T* bias = static_cast<const T*>(a.bias);
-  for (int64_t r = range.begin; r < range.end; ++r) {
-    T* out = row_at<T>(a.residual_out, r, a.residual_out_stride);
-    const SummedRow<T> row{out, row_at<T>(a.x, r, a.x_stride),
-                           row_at<T>(a.residual, r, a.residual_stride)};
-    normalize(row_at<T>(a.y, r, a.y_stride), row, static_cast<const T*>(out), weight, bias, a.cols,
-              a.eps);
-  }
-}
-
-#define QUIRE_INSTANCES(T)                                     \
-  template void layer_norm<T>(const LayerNormArgs&, int64_t); \
-  template void add_layer_norm<T>(const AddLayerNormArgs&, int64_t);
-
-QUIRE_INSTANCES(float)
-QUIRE_INSTANCES(bf16)
-QUIRE_INSTANCES(f16)
+template void layer_norm<float>(const NormArgs&, int64_t);
+template void layer_norm<bf16>(const NormArgs&, int64_t);
+template void layer_norm<f16>(const NormArgs&, int64_t);
 
 }  // namespace quire::QUIRE_ISA

@@ -102,13 +102,6 @@ void step(const Token& t, int64_t rows, Place from, Place to, int64_t c, int64_t
   columns.scan(t, rows, from, to, c);
 }
 
-template <class T>
-void read(float* y, const T* x, int64_t n) {
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(y + i, load(x + i));
-  if (i < n) store(y + i, load(x + i, n - i), n - i);
-}
-
 void scale(float* y, const float* x, int64_t n, Vec by) {
   for (int64_t i = 0; i < n; i += kLanes) store(y + i, mul(load(x + i), by));
 }
@@ -154,16 +147,16 @@ struct Head {
     float* const k = tokens + i * (a.row_decays ? 5 : 2) * padded;
     float* const q = k + padded;
     const T* const x = row_at<T>(a.x, r, a.x_stride);
-    read(q, x + group * n, n);
-    read(k, x + (a.groups + group) * n, n);
+    convert(q, x + group * n, n);
+    convert(k, x + (a.groups + group) * n, n);
     scale(k, k, padded, broadcast(inverse_norm(k, n)));
     scale(q, q, padded, broadcast(inverse_norm(q, n) / __builtin_sqrtf(static_cast<float>(n))));
     t = {k, q, k, q, nullptr, 1.0f, 1.0f, sum_over(Products{k, q}, n, Sum{}), value(i), result(i)};
-    read(value(i), x + 2 * a.groups * n + head * a.columns + begin, columns);
+    convert(value(i), x + 2 * a.groups * n + head * a.columns + begin, columns);
     if (!a.row_decays) return;
     float *const decay = q + padded, *const read_k = decay + padded, *const read_q = read_k + padded;
-    read(decay, row_at<T>(a.decay, r, a.decay_stride) + head * n, n);
-    read(read_k, a.bias + head * n, n);
+    convert(decay, row_at<T>(a.decay, r, a.decay_stride) + head * n, n);
+    convert(read_k, a.bias + head * n, n);
     for (int64_t j = 0; j < n; j += kLanes) {
       const Vec x_bias = add(load(decay + j), load(read_k + j));
       store(decay + j, exp(mul(broadcast(-a.rate[head]), softplus(x_bias))));
@@ -181,9 +174,9 @@ struct Head {
     float* const k = tokens + i * 2 * padded;
     float* const q = k + padded;
     const T* const x = row_at<T>(a.x, r, a.x_stride);
-    read(k, x + a.heads * a.columns + group * n, n);
-    read(q, x + a.heads * a.columns + (a.groups + group) * n, n);
-    read(value(i), x + head * a.columns + begin, columns);
+    convert(k, x + a.heads * a.columns + group * n, n);
+    convert(q, x + a.heads * a.columns + (a.groups + group) * n, n);
+    convert(value(i), x + head * a.columns + begin, columns);
     t = {k, q, k, q, nullptr, 1.0f, 1.0f, a.skip[head], value(i), result(i)};
   }
 
@@ -280,9 +273,7 @@ void run(const MatrixStateArgs& a, int64_t task, float* room) {
     }
     for (int64_t i = 0; i < count; ++i) {
       T* const y = row_at<T>(a.y, r + i, a.y_stride) + head.head * a.columns + head.begin;
-      int64_t c = 0;
-      for (; c + kLanes <= head.columns; c += kLanes) store(y + c, load(tokens[i].y + c));
-      if (c < head.columns) store(y + c, load(tokens[i].y + c, head.columns - c), head.columns - c);
+      convert(y, tokens[i].y, head.columns);
     }
   }
   if (past) finish_stores_past();

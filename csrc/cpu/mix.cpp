@@ -9,19 +9,13 @@ void mix_rows(const MixArgs& a, int64_t row) {
   const int64_t* place = a.place + row * a.top_k;
   const float* weights = a.weights + row * a.top_k;
   T* y = row_at<T>(a.y, row, a.cols);
-  const auto at = [&](const auto& read) {
+  each_vector(a.cols, [&](int64_t c, auto... rest) {
     Vec total = zero();
     for (int64_t i = 0; i < a.top_k; ++i) {
-      total = fma(broadcast(weights[i]), read(a.z + place[i] * a.cols), total);
+      total = fma(broadcast(weights[i]), load(a.z + place[i] * a.cols + c, rest...), total);
     }
-    return total;
-  };
-  int64_t c = 0;
-  for (; c + kLanes <= a.cols; c += kLanes) {
-    store(y + c, at([c](const float* z) { return load(z + c); }));
-  }
-  const int64_t left = a.cols - c;
-  if (left > 0) store(y + c, at([c, left](const float* z) { return load(z + c, left); }), left);
+    store(y + c, total, rest...);
+  });
 }
 
 template void mix_rows<float>(const MixArgs&, int64_t);

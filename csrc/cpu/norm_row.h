@@ -1,6 +1,7 @@
 // One row of the norms; the order of sums depends only on `cols`.
 #pragma once
 
+#include "row_range.h"
 #include "simd.h"
 
 namespace quire::QUIRE_ISA {
@@ -33,6 +34,23 @@ struct SummedRow {
     return v;
   }
 };
+
+// Calls f(y, row, x) for each row of a task: `row` is read once, and then its elements are in `x`.
+template <class T, class F>
+void each_row(const NormArgs& a, int64_t task, const F& f) {
+  const RowRange range(a.rows, a.task_rows, task);
+  for (int64_t r = range.begin; r < range.end; ++r) {
+    T* const y = row_at<T>(a.y, r, a.y_stride);
+    const T* const x = row_at<T>(a.x, r, a.x_stride);
+    if (a.residual == nullptr) {
+      f(y, PlainRow<T>{x}, x);
+    } else {
+      T* const out = row_at<T>(a.residual_out, r, a.residual_out_stride);
+      const T* const residual = row_at<T>(a.residual, r, a.residual_stride);
+      f(y, SummedRow<T>{out, x, residual}, static_cast<const T*>(out));
+    }
+  }
+}
 
 // Σ f(v) over the row's vectors. f.onto(total, v) adds one vector; f.onto(total, v, n) adds the last, of
 // which only n lanes count, the others being zero. Four accumulators hide the latency of an addition.
@@ -78,14 +96,9 @@ struct Gain {
 template <class T, class W>
 void scale_row(T* y, const T* x, const W* weight, int64_t cols, float scale) {
   const Vec s = broadcast(scale);
-  int64_t i = 0;
-  for (; i + kLanes <= cols; i += kLanes) {
-    store(y + i, mul(load(weight + i), round<W>(mul(load(x + i), s))));
-  }
-  if (i < cols) {
-    const int64_t n = cols - i;
-    store(y + i, mul(load(weight + i, n), round<W>(mul(load(x + i, n), s))), n);
-  }
+  each_vector(cols, [&](int64_t i, auto... rest) {
+    store(y + i, mul(load(weight + i, rest...), round<W>(mul(load(x + i, rest...), s))), rest...);
+  });
 }
 
 template <class T>

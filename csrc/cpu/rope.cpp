@@ -45,28 +45,20 @@ void keep_columns(T* y, const PlainRow<T>& row, int64_t begin, int64_t end) {
 }
 template <class T, class Row>
 void keep_columns(T* y, const Row& row, int64_t begin, int64_t end) {
-  int64_t i = begin;
-  for (; i + kLanes <= end; i += kLanes) store(y + i, row.at(i));
-  if (i < end) store(y + i, row.at(i, end - i), end - i);
+  each_vector(end - begin, [&](int64_t i, auto... rest) {
+    store(y + begin + i, row.at(begin + i, rest...), rest...);
+  });
 }
 
 // y may be the row itself.
 template <class T, class Row>
 void turn_head(T* y, const Row& row, const Turn& t, int64_t head_dim) {
-  int64_t i = 0;
-  for (; i + kLanes <= t.half; i += kLanes) {
-    const Vec a = row.at(i), b = row.at(t.half + i);
-    const Vec cos = load(t.cos + i), sin = load(t.sin + i);
-    store(y + i, sub(mul(a, cos), mul(b, sin)));
-    store(y + t.half + i, add(mul(b, cos), mul(a, sin)));
-  }
-  if (i < t.half) {
-    const int64_t n = t.half - i;
-    const Vec a = row.at(i, n), b = row.at(t.half + i, n);
-    const Vec cos = load(t.cos + i, n), sin = load(t.sin + i, n);
-    store(y + i, sub(mul(a, cos), mul(b, sin)), n);
-    store(y + t.half + i, add(mul(b, cos), mul(a, sin)), n);
-  }
+  each_vector(t.half, [&](int64_t i, auto... rest) {
+    const Vec a = row.at(i, rest...), b = row.at(t.half + i, rest...);
+    const Vec cos = load(t.cos + i, rest...), sin = load(t.sin + i, rest...);
+    store(y + i, sub(mul(a, cos), mul(b, sin)), rest...);
+    store(y + t.half + i, add(mul(b, cos), mul(a, sin)), rest...);
+  });
   keep_columns(y, row, 2 * t.half, head_dim);
 }
 
@@ -118,20 +110,13 @@ struct Element {
   static F8 of(float x) { return {to_float8<F8>(x)}; }
 };
 
-template <class T>
-void widen_head(float* row, const T* x, int64_t head_dim) {
-  int64_t i = 0;
-  for (; i + kLanes <= head_dim; i += kLanes) store(row + i, load(x + i));
-  if (i < head_dim) store(row + i, load(x + i, head_dim - i), head_dim - i);
-}
-
 // Calls some(first, n, floats) for each n <= kFloats elements of the head.
 template <class T, class Some>
 void each_floats(const T* x, int64_t head_dim, const Some& some) {
   float row[kFloats];
   for (int64_t first = 0; first < head_dim; first += kFloats) {
     const int64_t n = head_dim - first < kFloats ? head_dim - first : kFloats;
-    widen_head(row, x + first, n);
+    convert(row, x + first, n);
     some(first, n, row);
   }
 }
@@ -187,16 +172,13 @@ struct Cache {
       default: break;
     }
     if (dtype == code_of(T{})) return copy(reinterpret_cast<T*>(elements) + at, x, head_dim);
-    bf16* const y = reinterpret_cast<bf16*>(elements) + at;
-    int64_t i = 0;
-    for (; i + kLanes <= head_dim; i += kLanes) store(y + i, load(x + i));
-    if (i < head_dim) store(y + i, load(x + i, head_dim - i), head_dim - i);
+    convert(reinterpret_cast<bf16*>(elements) + at, x, head_dim);
   }
 
   template <class T>
   void pack(int64_t at, int64_t scale_at, const T* x, int64_t head_dim) const {
     alignas(32) float row[kTurned];
-    widen_head(row, x, head_dim);
+    convert(row, x, head_dim);
     rotate(row, head_dim);
     put_codes(elements + at / 2, signs == nullptr ? nullptr : signs + scale_at * head_dim / 8,
               static_cast<uint8_t*>(scales) + scale_at, row, head_dim);

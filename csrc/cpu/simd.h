@@ -11,6 +11,7 @@
 //   scale2(v, n)                 v · 2^n, rounded once, for integral n from -151 to 129
 //   join(folded)                 lane i: sum(v[i]), of kLanes vectors v, where folded[i] is
 //                                fold(v + 4 * i)
+//   each_vector(n, f)  convert(to, from, n)  loops over rows of any length
 //   exponent(v)                  2^(n - 127) with n in the last 8 bits of v's fraction
 //   Mask, not_less(a, b), is_nan(v), either, no_lanes; lanes_of(m): bit i is lane i
 #pragma once
@@ -36,6 +37,20 @@ inline float as_float(f16 v) {
   const uint32_t special = (v.bits & 0x7c00u) == 0x7c00 ? 0x7f800000u : 0;
   const uint32_t sign = (v.bits & 0x8000u) << 16;
   return __builtin_bit_cast(float, __builtin_bit_cast(uint32_t, scaled) | special | sign);
+}
+
+// Calls f(i) for each vector of n elements, and f(i, rest) for those behind the last whole one.
+template <class F>
+inline void each_vector(int64_t n, const F& f) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) f(i);
+  if (i < n) f(i, n - i);
+}
+
+// to[n] = from[n], rounded.
+template <class E, class T>
+inline void convert(E* to, const T* from, int64_t n) {
+  each_vector(n, [&](int64_t i, auto... rest) { store(to + i, load(from + i, rest...), rest...); });
 }
 
 }  // namespace

@@ -7,71 +7,52 @@ namespace quire {
 
 namespace {
 
-struct RmsNorm final : RowOp<RmsNormArgs> {
-  RmsNorm(const Kernels& k, const Matrix& y, const Matrix& x, const Matrix& weight, float eps)
-      : RowOp(k.fused.rms_norm[x.dtype],
-              {y.at, x.at, weight.at, x.rows, x.cols, y.stride, x.stride, eps,
-               expect_vector("weight", weight, x.cols, x, true), 0},
-              2 * x.row_bytes()) {
-    expect_same("y", y, "x", x);
-  }
-  const char* name() const override { return "rms_norm"; }
-  std::vector<Operand> operands() override { return operands_at(args_.y, args_.x); }
-  int64_t flops() const override { return 4 * elements(); }
-};
+// An RMSNorm or, with a bias, a LayerNorm; of x, or of x + residual.
+struct Norm final : RowOp<NormArgs> {
+  Norm(const Kernels& k, const Matrix& y, const Matrix& x, const Matrix& weight, float eps)
+      : Norm(k, y, nullptr, x, nullptr, weight, nullptr, eps) {}
+  Norm(const Kernels& k, const Matrix& y, const Matrix& residual_out, const Matrix& x,
+       const Matrix& residual, const Matrix& weight, float eps)
+      : Norm(k, y, &residual_out, x, &residual, weight, nullptr, eps) {}
+  Norm(const Kernels& k, const Matrix& y, const Matrix& x, const Matrix& weight, const Matrix& bias,
+       float eps)
+      : Norm(k, y, nullptr, x, nullptr, weight, &bias, eps) {}
+  Norm(const Kernels& k, const Matrix& y, const Matrix& residual_out, const Matrix& x,
+       const Matrix& residual, const Matrix& weight, const Matrix& bias, float eps)
+      : Norm(k, y, &residual_out, x, &residual, weight, &bias, eps) {}
 
-struct AddRmsNorm final : RowOp<AddRmsNormArgs> {
-  AddRmsNorm(const Kernels& k, const Matrix& y, const Matrix& residual_out, const Matrix& x,
-             const Matrix& residual, const Matrix& weight, float eps)
-      : RowOp(k.fused.add_rms_norm[x.dtype],
-              {y.at, residual_out.at, x.at, residual.at, weight.at, x.rows, x.cols, y.stride,
-               residual_out.stride, x.stride, residual.stride, eps,
-               expect_vector("weight", weight, x.cols, x, true), 0},
-              4 * x.row_bytes()) {
-    expect_same("residual", residual, "x", x);
-    expect_same("y", y, "x", x);
-    expect_same("residual_out", residual_out, "x", x);
+  const char* name() const override {
+    if (args_.bias == nullptr) return args_.residual == nullptr ? "rms_norm" : "add_rms_norm";
+    return args_.residual == nullptr ? "layer_norm" : "add_layer_norm";
   }
-  const char* name() const override { return "add_rms_norm"; }
   std::vector<Operand> operands() override {
+    if (args_.residual == nullptr) return operands_at(args_.y, args_.x);
     return operands_at(args_.y, args_.residual_out, args_.x, args_.residual);
   }
-  int64_t flops() const override { return 5 * elements(); }
-};
+  int64_t flops() const override {
+    return ((args_.bias == nullptr ? 4 : 7) + (args_.residual != nullptr)) * elements();
+  }
 
-struct LayerNorm final : RowOp<LayerNormArgs> {
-  LayerNorm(const Kernels& k, const Matrix& y, const Matrix& x, const Matrix& weight,
-            const Matrix& bias, float eps)
-      : RowOp(k.fused.layer_norm[x.dtype],
-              {y.at, x.at, weight.at, bias.at, x.rows, x.cols, y.stride, x.stride, eps, 0},
-              2 * x.row_bytes()) {
-    expect_vector("weight", weight, x.cols, x);
-    expect_vector("bias", bias, x.cols, x);
+ private:
+  Norm(const Kernels& k, const Matrix& y, const Matrix* residual_out, const Matrix& x,
+       const Matrix* residual, const Matrix& weight, const Matrix* bias, float eps)
+      : RowOp((bias == nullptr ? k.fused.rms_norm : k.fused.layer_norm)[x.dtype],
+              {y.at, nullptr, x.at, nullptr, weight.at, nullptr, x.rows, x.cols, y.stride, 0, x.stride,
+               0, eps, expect_vector("weight", weight, x.cols, x, bias == nullptr), 0},
+              (residual == nullptr ? 2 : 4) * x.row_bytes()) {
+    if (bias != nullptr) {
+      expect_vector("bias", *bias, x.cols, x);
+      args_.bias = bias->at;
+    }
     expect_same("y", y, "x", x);
+    if (residual == nullptr) return;
+    expect_same("residual", *residual, "x", x);
+    expect_same("residual_out", *residual_out, "x", x);
+    args_.residual = residual->at;
+    args_.residual_stride = residual->stride;
+    args_.residual_out = residual_out->at;
+    args_.residual_out_stride = residual_out->stride;
   }
-  const char* name() const override { return "layer_norm"; }
-  std::vector<Operand> operands() override { return operands_at(args_.y, args_.x); }
-  int64_t flops() const override { return 7 * elements(); }
-};
-
-struct AddLayerNorm final : RowOp<AddLayerNormArgs> {
-  AddLayerNorm(const Kernels& k, const Matrix& y, const Matrix& residual_out, const Matrix& x,
-               const Matrix& residual, const Matrix& weight, const Matrix& bias, float eps)
-      : RowOp(k.fused.add_layer_norm[x.dtype],
-              {y.at, residual_out.at, x.at, residual.at, weight.at, bias.at, x.rows, x.cols,
-               y.stride, residual_out.stride, x.stride, residual.stride, eps, 0},
-              4 * x.row_bytes()) {
-    expect_vector("weight", weight, x.cols, x);
-    expect_vector("bias", bias, x.cols, x);
-    expect_same("residual", residual, "x", x);
-    expect_same("y", y, "x", x);
-    expect_same("residual_out", residual_out, "x", x);
-  }
-  const char* name() const override { return "add_layer_norm"; }
-  std::vector<Operand> operands() override {
-    return operands_at(args_.y, args_.residual_out, args_.x, args_.residual);
-  }
-  int64_t flops() const override { return 8 * elements(); }
 };
 
 struct GatedNorm final : RowOp<GatedNormArgs> {
@@ -100,14 +81,14 @@ struct GatedNorm final : RowOp<GatedNormArgs> {
 }  // namespace
 
 void bind_norm_ops(nanobind::module_& m) {
-  def_op<RmsNorm, const Matrix&, const Matrix&, const Matrix&, float>(m, "rms_norm");
-  def_op<AddRmsNorm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, const Matrix&,
+  def_op<Norm, const Matrix&, const Matrix&, const Matrix&, float>(m, "rms_norm");
+  def_op<Norm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, const Matrix&,
          float>(m, "add_rms_norm");
-  def_op<LayerNorm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, float>(
+  def_op<Norm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, float>(
       m, "layer_norm");
   def_op<GatedNorm, const Matrix&, const Matrix&, const Matrix&, uintptr_t, int64_t, int64_t, float,
          int, bool, int64_t>(m, "gated_norm");
-  def_op<AddLayerNorm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, const Matrix&,
+  def_op<Norm, const Matrix&, const Matrix&, const Matrix&, const Matrix&, const Matrix&,
          const Matrix&, float>(m, "add_layer_norm");
 }
 

@@ -374,7 +374,7 @@ def test_norm_and_rotation_against_exact_arithmetic(isa: str) -> None:
     a, b = normed.chunk(2, dim=-1)
     exact = torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
     sizes = (a.abs() + b.abs()).repeat(1, 1, 2)
-    # The norm as in test_rms_norm (two roundings, 64 / 32 + 12 units), then the rotation.
+    # The norm as in test_norms (two roundings, 64 / 32 + 12 units), then the rotation.
     assert_close(q, exact, (2 + 64 / 32 + 12 + 2) * U * sizes)
 
 
