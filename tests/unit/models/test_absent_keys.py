@@ -18,239 +18,91 @@ from transformers import AutoConfig
 from quire.core.errors import QuireError
 from quire.core.model_config import ModelConfig
 from quire.models.registry import HF_CLASSES, model_config
+from tests.truth.choices import ARCHITECTURES
+from tests.truth.keys import ABSENT, FULL, SLIDING
+from tests.truth.recurrent import RECURRENT
 
 _SIZES: dict[str, Any] = {
-    "vocab_size": 60_000,
+    "vocab_size": 300_000,
     "hidden_size": 128,
     "intermediate_size": 96,
     "num_hidden_layers": 6,
     "num_attention_heads": 32,
-    "max_position_embeddings": 256,
 }
-_ENDS: dict[str, Any] = {"bos_token_id": 7, "eos_token_id": 9, "tie_word_embeddings": False}
-_LLAMA = _SIZES | _ENDS | {
-    "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-3, "hidden_act": "silu",
-    "rope_theta": 3e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0},
-}  # fmt: skip
-_WIDE = _LLAMA | {"vocab_size": 300_000}
-_BIAS = {"attention_bias": True}
-_TYPES = ["full_attention", "sliding_attention"] * 3
-_QWEN = _LLAMA | {
-    "use_sliding_window": True, "sliding_window": 20, "max_window_layers": 2, "layer_types": _TYPES,
-}  # fmt: skip
-_GEMMA = {k: v for k, v in _LLAMA.items() if k != "hidden_act"} | _BIAS
-_GEMMA2 = _GEMMA | {
-    "hidden_activation": "gelu", "query_pre_attn_scalar": 16, "sliding_window": 20,
-    "layer_types": _TYPES, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 7.0,
-}  # fmt: skip
+_TYPES = [FULL, SLIDING] * 3
 _TWO_ROPES = {
-    "rope_parameters": {
-        "full_attention": {"rope_type": "default", "rope_theta": 5e5},
-        "sliding_attention": {"rope_type": "default", "rope_theta": 2e4},
-    },
-    "rope_scaling": None,
+    FULL: {"rope_type": "default", "rope_theta": 5e5},
+    SLIDING: {"rope_type": "default", "rope_theta": 2e4},
 }
-_BERT = _SIZES | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "type_vocab_size": 3,
-                  "pad_token_id": 4}  # fmt: skip
-_EXPERTS = {"num_experts": 12, "num_experts_per_tok": 3, "norm_topk_prob": True}
-_SOME = {"moe_intermediate_size": 80, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
-_MLA = _SIZES | _ENDS | _BIAS | {
-    "num_key_value_heads": 32, "rms_norm_eps": 1e-3, "hidden_act": "silu", "rope_theta": 3e4,
-    "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "q_lora_rank": 20, "kv_lora_rank": 24,
-    "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10,
-}  # fmt: skip
-_ROUTED = {
-    "n_routed_experts": 24, "num_experts_per_tok": 3, "moe_intermediate_size": 80, "n_group": 4,
-    "topk_group": 2, "n_shared_experts": 3, "routed_scaling_factor": 3.5,
-}  # fmt: skip
-CONFIGS: dict[str, dict[str, Any]] = {
-    "llama": _LLAMA | _BIAS | {"mlp_bias": True},
-    "mistral": _LLAMA | {"sliding_window": 20, "layer_types": _TYPES},
-    "qwen2": _QWEN,
-    "qwen3": _QWEN | _BIAS,
-    "phi3": _LLAMA
-    | {"sliding_window": 20, "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64}
-    | {"rope_scaling": None},
-    "olmo2": _LLAMA | _BIAS,
-    "starcoder2": {k: v for k, v in _LLAMA.items() if k not in ("rms_norm_eps", "head_dim")}
-    | {"norm_epsilon": 1e-3, "hidden_act": "relu", "use_bias": False, "sliding_window": 20},
-    "stablelm": {k: v for k, v in _LLAMA.items() if k not in ("rms_norm_eps", "head_dim")}
-    | {"layer_norm_eps": 1e-3, "use_qkv_bias": True, "hidden_size": 512},
-    "smollm3": _WIDE
-    | {"attention_bias": True, "mlp_bias": True, "no_rope_layers": [1, 0, 1, 1, 0, 1]}
-    | {"no_rope_layer_interval": 2, "use_sliding_window": True, "sliding_window": 20},
-    "granite": _WIDE
-    | {"attention_bias": True, "mlp_bias": True, "embedding_multiplier": 12.0}
-    | {"residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 8.0},
-    "granitemoehybrid": _WIDE
-    | _BIAS
-    | {"embedding_multiplier": 12.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1}
-    | {"logits_scaling": 8.0, "num_local_experts": 0, "shared_intermediate_size": 96}
-    | {"position_embedding_type": "rope"}
-    | {"layer_types": ["full_attention"] * 6},
-    "seed_oss": _WIDE | {"attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
-    "olmo3": {k: v for k, v in _WIDE.items() if k not in ("rope_theta", "rope_scaling")}
-    | _BIAS
-    | {"sliding_window": 20, "layer_types": _TYPES}
-    | _TWO_ROPES,
-    "glm4": _WIDE | {"attention_bias": False, "partial_rotary_factor": 1.0},
-    "glm": _WIDE | {"attention_bias": False, "partial_rotary_factor": 1.0},
-    "exaone4": _WIDE | {"sliding_window": 20, "sliding_window_pattern": 2, "layer_types": _TYPES},
-    "cohere": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
-    | {"layer_norm_eps": 1e-3, "attention_bias": True, "logit_scale": 0.5},
-    "cohere2": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
-    | {"layer_norm_eps": 1e-3, "attention_bias": True, "logit_scale": 0.5}
-    | {"sliding_window": 20, "sliding_window_pattern": 2, "layer_types": _TYPES},
-    "nemotron": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
-    | {"norm_eps": 1e-3, "hidden_act": "relu", "attention_bias": True, "mlp_bias": True}
-    | {"partial_rotary_factor": 1.0},
-    "arcee": _WIDE | {"hidden_act": "relu", "attention_bias": True, "mlp_bias": True},
-    "hunyuan_v1_dense": _WIDE | _BIAS,
-    "ministral3": {k: v for k, v in _WIDE.items() if not k.startswith("rope_")}
-    | {"sliding_window": 20, "rope_parameters": {"rope_theta": 3e4, "rope_type": "default"}},
-    "ernie4_5": _WIDE | {"use_bias": True},
-    "internlm3": _WIDE | {"attention_bias": False, "mlp_bias": False},
-    "gemma": _GEMMA | {"hidden_act": "gelu_pytorch_tanh"},
-    "gemma2": _GEMMA2,
-    "gemma3_text": _GEMMA2
-    | {"attn_logit_softcapping": None, "rope_theta": 5e5, "rope_local_base_freq": 2e4}
-    | {"sliding_window_pattern": 3}
-    | _TWO_ROPES,
-    "gemma4_text": {k: v for k, v in _GEMMA2.items() if not k.startswith("rope_")}
-    | {"attn_logit_softcapping": None, "vocab_size": 262_144, "vocab_size_per_layer_input": 262_144}
-    | {"global_head_dim": 24}
-    | {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_kv_shared_layers": 2}
-    | {"hidden_size_per_layer_input": 8, "query_pre_attn_scalar": None},
-    "mixtral": _LLAMA | {"sliding_window": 20, "num_local_experts": 12, "num_experts_per_tok": 3},
-    "olmoe": _LLAMA | _BIAS | _EXPERTS,
-    "qwen2_moe": _QWEN
-    | _EXPERTS
-    | _SOME
-    | {"shared_expert_intermediate_size": 72, "qkv_bias": False},
-    "qwen3_moe": {k: v for k, v in _QWEN.items() if k not in ("max_window_layers", "layer_types")}
-    | _BIAS
-    | _EXPERTS
-    | _SOME,
-    "ernie4_5_moe": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
-    | {"moe_num_experts": 12, "moe_k": 3, "moe_intermediate_size": 80, "moe_layer_interval": 2}
-    | {"moe_num_shared_experts": 3, "moe_layer_start_index": 2, "moe_layer_end_index": 4},
-    "granitemoe": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
-    | _BIAS
-    | {"num_local_experts": 12, "num_experts_per_tok": 3, "attention_multiplier": 0.2},
-    "bitnet": _WIDE
-    | _BIAS
-    | {"hidden_act": "relu2", "num_attention_heads": 20, "hidden_size": 160}
-    | {"num_key_value_heads": 4},
-    "llama4_text": _WIDE
-    | _BIAS
-    | {"num_local_experts": 12, "num_experts_per_tok": 3, "intermediate_size_mlp": 80}
-    | {"interleave_moe_layer_step": 2, "no_rope_layer_interval": 3, "attention_chunk_size": 20}
-    | {"use_qk_norm": False, "attn_temperature_tuning": False},
-    "phimoe": _LLAMA
-    | _BIAS
-    | {"num_local_experts": 12, "num_experts_per_tok": 2, "sliding_window": 20}
-    | {"router_jitter_noise": 0.1, "lm_head_bias": True, "rope_scaling": None},
-    "gpt_oss": _WIDE
-    | _BIAS
-    | {"num_local_experts": 12, "num_experts_per_tok": 3, "sliding_window": 20}
-    | {"layer_types": _TYPES},
-    "glm4_moe": _LLAMA
-    | _BIAS
-    | {"rope_scaling": None, "n_routed_experts": 24, "num_experts_per_tok": 3, "n_group": 2}
-    | {"topk_group": 1, "moe_intermediate_size": 80, "first_k_dense_replace": 2}
-    | {"n_shared_experts": 2, "norm_topk_prob": False, "routed_scaling_factor": 2.5}
-    | {"use_qk_norm": True},
-    "deepseek_v2": _MLA
-    | _ROUTED
-    | {"topk_method": "group_limited_greedy", "first_k_dense_replace": 2},
-    "deepseek_v3": _MLA
-    | _ROUTED
-    | {"rope_interleave": False, "norm_topk_prob": False, "first_k_dense_replace": 2},
-    "glm4_moe_lite": _MLA
-    | _ROUTED
-    | {"rope_interleave": False, "norm_topk_prob": False}
-    | {"mlp_layer_types": ["dense", "sparse"] * 3, "topk_group": 1},
-    "gpt_neox": _SIZES
-    | _ENDS
-    | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "attention_bias": False, "rotary_pct": 0.5}
-    | {"rotary_emb_base": 3e4, "use_parallel_residual": False, "hidden_size": 256},
-    "phi": {k: v for k, v in _LLAMA.items() if k not in ("rms_norm_eps", "head_dim")}
-    | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "partial_rotary_factor": 1.0},
-    "ministral": _LLAMA | {"sliding_window": 20, "layer_types": _TYPES},
-    "cwm": _WIDE | {"mlp_bias": True, "sliding_window": 20, "layer_types": _TYPES},
-    "vaultgemma": _GEMMA2,
-    "youtu": _MLA | {"vocab_size": 300_000, "rope_interleave": False},
-    "dots1": _LLAMA
-    | _BIAS
-    | _ROUTED
-    | {"norm_topk_prob": True, "first_k_dense_replace": 2, "sliding_window": 20, "topk_group": 1}
-    | {"max_window_layers": 2, "layer_types": _TYPES},
-    "minimax_m2": _WIDE | {"num_local_experts": 12, "num_experts_per_tok": 3, "rotary_dim": 4},
-    "exaone_moe": _LLAMA
-    | {k: v for k, v in _ROUTED.items() if k not in ("n_routed_experts", "n_shared_experts")}
-    | {"num_experts": 24, "num_shared_experts": 3, "norm_topk_prob": False, "n_group": 2}
-    | {"topk_group": 1, "first_k_dense_replace": 2, "sliding_window": 20, "layer_types": _TYPES},
-    "solar_open": {k: v for k, v in _WIDE.items() if k != "intermediate_size"}
-    | _BIAS
-    | _ROUTED
-    | {"norm_topk_prob": False, "n_group": 2, "topk_group": 1},
-    "granitemoeshared": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
-    | _BIAS
-    | {"num_local_experts": 12, "num_experts_per_tok": 3, "shared_intermediate_size": 40}
-    | {"embedding_multiplier": 3.0, "residual_multiplier": 0.5, "attention_multiplier": 0.2}
-    | {"logits_scaling": 1.5},
-    "jais2": {k: v for k, v in _WIDE.items() if k != "rms_norm_eps"}
-    | {"layer_norm_eps": 1e-3, "hidden_act": "relu", "attention_bias": False, "mlp_bias": False},
-    "hyperclovax": _WIDE
-    | {"attention_bias": True, "mlp_bias": True, "embedding_multiplier": 12.0}
-    | {"residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 8.0}
-    | {"use_post_norm": False},
-    "granite_swa": _WIDE
-    | {"attention_bias": True, "mlp_bias": True, "embedding_multiplier": 12.0}
-    | {"residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 8.0}
-    | {"sliding_window": 20, "layer_types": _TYPES, "layer_rope_theta": [0, 3e4] * 3},
-    "granitemoe_swa": {k: v for k, v in _LLAMA.items() if k != "head_dim"}
-    | _BIAS
-    | {"num_local_experts": 12, "num_experts_per_tok": 3, "shared_intermediate_size": 40}
-    | {"attention_multiplier": 0.2, "sliding_window": 20, "layer_types": _TYPES}
-    | {"layer_rope_theta": [0, 3e4] * 3},
-    "afmoe": _WIDE
-    | _BIAS
-    | {"num_experts": 12, "num_experts_per_tok": 3, "num_shared_experts": 3}
-    | {"moe_intermediate_size": 80, "num_dense_layers": 2, "route_scale": 1.5}
-    | {"mup_enabled": True, "global_attn_every_n_layers": 3, "sliding_window": 20},
-    "mellum": {k: v for k, v in _WIDE.items() if not k.startswith("rope_")}
-    | _BIAS
-    | {k: v for k, v in _TWO_ROPES.items() if k != "rope_scaling"}
-    | {"num_local_experts": 12, "num_experts_per_tok": 3, "norm_topk_prob": False}
-    | {"moe_intermediate_size": 80, "sliding_window": 20, "layer_types": _TYPES}
-    | {"mlp_layer_types": ["dense", "sparse"] * 3},
-    "flex_olmo": {k: v for k, v in _WIDE.items() if k != "head_dim"} | _BIAS | _EXPERTS,
-    "hunyuan_v1_moe": _WIDE | _BIAS | {"num_experts": 12, "moe_topk": 3},
-    "hy_v3": _WIDE
-    | _BIAS
-    | {"num_experts": 12, "num_experts_per_tok": 3, "num_shared_experts": 3}
-    | {"moe_intermediate_size": 80, "router_scaling_factor": 1.5}
-    | {"mlp_layer_types": ["dense", "sparse"] * 3},
-    "minicpm3": _MLA | {"scale_emb": 3, "scale_depth": 2.0, "dim_model_base": 32},
-    "gpt2": _ENDS
-    | {"vocab_size": 60_000, "n_embd": 128, "n_inner": 96, "n_layer": 6, "n_head": 32}
-    | {"n_positions": 256, "layer_norm_epsilon": 1e-3, "activation_function": "relu"},
-    "opt": _SIZES
-    | _ENDS
-    | {"ffn_dim": 96, "activation_function": "gelu", "enable_bias": False}
-    | {"word_embed_proj_dim": 128, "do_layer_norm_before": True},
-    "bert": _BERT,
-    "roberta": _BERT,
-    "xlm-roberta": _BERT,
-    "distilbert": {"vocab_size": 60_000, "dim": 128, "hidden_dim": 96, "n_layers": 6, "n_heads": 32}
-    | {"max_position_embeddings": 256, "activation": "relu"},
-    "modernbert": {k: v for k, v in _SIZES.items() if k != "intermediate_size"}
-    | {"intermediate_size": 96, "norm_eps": 1e-3, "norm_bias": True, "mlp_bias": True}
-    | {"attention_bias": True, "hidden_activation": "silu", "local_attention": 8}
-    | {"global_attn_every_n_layers": 2, "layer_types": _TYPES, "classifier_bias": True}
-    | {"classifier_activation": "relu", "global_rope_theta": 5e5, "local_rope_theta": 2e4}
-    | _TWO_ROPES,
+_ROPES: dict[str, dict[str, Any]] = {
+    "": {},
+    "flat": {"rope_theta": 3e4, "rope_scaling": {"rope_type": "linear", "factor": 2.0}},
+    "nested": {"rope_parameters": _TWO_ROPES, "rope_scaling": None},
+}
+_UNTESTED = ("is_causal", "dtype", "torch_dtype", "use_bidirectional_attention")
+_VALUES = {
+    **dict.fromkeys(
+        ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 24
+    ),
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "norm_epsilon", "norm_eps"), 1e-3),
+    "bos_token_id": 7,
+    "eos_token_id": 9,
+    "layer_types": _TYPES,
+    "mlp_layer_types": ["dense", "sparse"] * 3,
+    "layer_rope_theta": [0, 3e4] * 3,
+    "no_rope_layers": [1, 0, 1, 1, 0, 1],
+}
+"""Values of keys in place of the first ones in `tests.truth`."""
+_PARTLY = {"partial_rotary_factor": 1.0}
+_OTHERWISE: dict[str, dict[str, Any]] = {
+    "phi": _PARTLY | {"tie_word_embeddings": False},
+    "phi3": {
+        "partial_rotary_factor": 0.5,
+        "original_max_position_embeddings": 64,
+        "rope_scaling": None,
+    },
+    "phimoe": {"tie_word_embeddings": False, "rope_scaling": None},
+    **dict.fromkeys(("glm", "glm4", "nemotron"), _PARTLY),
+    "stablelm": {"hidden_size": 512, "head_dim": ABSENT},
+    "gpt_neox": {"hidden_size": 256},
+    "internlm3": {"attention_bias": False},
+    "bitnet": {"num_attention_heads": 20, "hidden_size": 160, "num_key_value_heads": 4},
+    "gemma3_text": {"rope_theta": 5e5, "rope_local_base_freq": 2e4},
+    "gemma4_text": {
+        "vocab_size": 262_144,
+        "vocab_size_per_layer_input": 262_144,
+        "num_kv_shared_layers": 2,
+        "enable_moe_block": ABSENT,
+    },
+    "llama4_text": {"moe_layers": ABSENT, "interleave_moe_layer_step": 2},
+    "mellum": {"rope_scaling": ABSENT},
+    "deepseek_v3": {"n_group": 4, "topk_group": 2},
+    "glm4_moe_lite": {"mlp_layer_types": ["dense", "sparse"] * 3},
+    "opt": {"word_embed_proj_dim": 128},
+    "modernbert": {"global_rope_theta": 5e5, "local_rope_theta": 2e4},
+}
+"""Keys that `tests.truth` has in another way, or not; `ABSENT` leaves one out."""
+
+
+def _whole(kind: str) -> dict[str, Any]:
+    """A config with all keys of an architecture."""
+    made = ARCHITECTURES[kind]
+    config = {made.sizes.get(name, name): size for name, size in _SIZES.items()}
+    if made.heads:
+        config |= {"num_key_value_heads": 2, "head_dim": 8}
+    for name, values in made.keys.items():
+        first = next((value for value in values if value not in (ABSENT, None)), ABSENT)
+        config[name] = ABSENT if name in _UNTESTED or first is ABSENT else _VALUES.get(name, first)
+    config |= _ROPES[made.rope] | _OTHERWISE.get(kind, {})
+    return {name: value for name, value in config.items() if value is not ABSENT}
+
+
+CONFIGS = {kind: _whole(kind) for kind in ARCHITECTURES if kind not in RECURRENT}
+CONFIGS["granitemoehybrid"] = {k: v for k, v in CONFIGS["granite"].items() if k != "mlp_bias"} | {
+    "num_local_experts": 0,
+    "shared_intermediate_size": 96,
+    "position_embedding_type": "rope",
+    "layer_types": [FULL] * 6,
 }
 REQUIRED = {
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
