@@ -33,22 +33,34 @@ class SkipMissing:
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> None:
-        importer = _importer()
+        frame = _importer()
+        importer = frame.f_code.co_filename if frame is not None else ""
         if name in NEED_TORCH and importer.startswith(IMPORTERS):
-            for half, module in list(sys.modules.items()):  # pytest leaves it for other importers
-                if getattr(module, "__file__", None) == importer:
+            halves = _files_above(frame)  # pytest leaves what it began for other importers
+            for half, module in list(sys.modules.items()):
+                if getattr(module, "__file__", None) in halves:
                     del sys.modules[half]
             file = Path(importer).relative_to(ROOT)
             pytest.skip(f"{file} needs {name}, which is not installed", allow_module_level=True)
 
 
-def _importer() -> str:
-    """Return the file with the import statement that runs."""
+def _importer() -> FrameType | None:
+    """Return the frame with the import statement that runs."""
     frame: FrameType | None = sys._getframe(2)
     between = "<frozen importlib", "safetensors/torch.py"  # which imports torch for its importer
     while frame is not None and any(part in frame.f_code.co_filename for part in between):
         frame = frame.f_back
-    return frame.f_code.co_filename if frame is not None else ""
+    return frame
+
+
+def _files_above(frame: FrameType | None) -> set[str]:
+    """Return the files of the modules that are being imported."""
+    files: set[str] = set()
+    while frame is not None:
+        if frame.f_code.co_name == "<module>":
+            files.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    return files
 
 
 def pytest_configure() -> None:
