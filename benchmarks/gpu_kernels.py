@@ -186,12 +186,26 @@ def experts(card: Card, ops: TritonOps) -> Iterator[Row]:
 
 
 def same_bits(card: Card, ops: TritonOps) -> Iterator[Row]:
-    """Count rows whose bits differ between a batch and alone."""
+    """Count rows whose bits differ between a batch, a small one and alone: in tiles of 128, 64, 32
+    and 16 rows."""
     n, k, rows = (4096, 4096, 256) if card.real else (32, 64, 3)
-    packed = ops.pack_linear(array(torch.randn(n, k).to(torch.bfloat16)))
     x = torch.randn(rows, k, device=card.device).to(torch.bfloat16)
-    together = ops.linear(x, packed)
-    differing = sum(
-        not torch.equal(ops.linear(x[i : i + 1], packed)[0], together[i]) for i in range(rows)
+    codes, scale = (
+        torch.randint(-127, 128, (n, k)).to(torch.int8),
+        np.full((n, 1), 0.01, np.float32),
     )
-    yield {"what": f"rows of {rows} that differ alone", "card": card.name, "count": differing}
+    weights: dict[str, Any] = {
+        "bf16": array(torch.randn(n, k).to(torch.bfloat16)),
+        "fp8_w8a8": QuantizedWeight(array(codes).astype(ml_dtypes.float8_e4m3fn), 8, scale, k),
+        "int8": QuantizedWeight(array(codes), 8, scale, k),
+    }
+    for form, weight in weights.items():
+        packed = ops.pack_linear(weight)
+        together = ops.linear(x, packed)
+        differing = sum(
+            not torch.equal(ops.linear(x[first : first + some], packed)[0], together[first])
+            for some in (1, 32, 64)
+            for first in range(rows)
+        )
+        what = f"rows of {rows} that differ alone, {form}"
+        yield {"what": what, "card": card.name, "count": differing}

@@ -34,11 +34,11 @@ def ops() -> TritonOps:
 
 
 def tiles(dtype: torch.dtype) -> Iterator[linear.Tile]:
-    yield linear.Tile(16, 64, 32, 4, 2, True, 3)
-    yield linear.Tile(64, 64, 32, 4, 3, False, 0)
+    yield linear.Tile(16, 64, 32, 4, 2, 3)
+    yield linear.Tile(64, 64, 32, 4, 3, 0)
     if dtype != torch.float32:
-        yield linear.Tile(64, 128, 128, 8, 3, True, 1)
-        yield linear.Tile(128, 128, 64, 8, 4, False, 0)
+        yield linear.Tile(64, 128, 128, 8, 3, 1)
+        yield linear.Tile(128, 128, 64, 8, 4, 0)
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)

@@ -6,6 +6,7 @@ the capability of an NVIDIA card, such as 90, or the name of an AMD card, such a
 
 from __future__ import annotations
 
+import re
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -154,12 +155,39 @@ def launch_sampling() -> None:
     last.choose(table, slots, [SampleRow(1, params, 7)])
 
 
+UNIT = re.compile(r"wgmma\.mma_async\.sync\.aligned\.(m64)n(\d+)(k\S+) [^;]*?, (\S+), 1, 1[^;]*;")
+"""Its rows of x, the rest of its shape and its types, and whether it adds: 0 if it does not."""
+
+
+def check_units(card: FakeCard) -> None:
+    """Compare what Hopper's matrix units do for few and many rows of x: all but their number.
+
+    8-bit floats are summed 128 columns at a time: four instructions, of which the first begins with
+    zeros.
+    """
+    dense = DenseWeight(torch.randn(130, 2048).to(torch.bfloat16), None, "none")
+    float8 = coded([quantized("float8", 130, 2048, seed=1)], None, "none", 1, torch.bfloat16)
+    for weight, kind in ((dense, "k16.f32.bf16.bf16"), (float8, "k32.f32.e4m3.e4m3")):
+        assert weight is not None
+        for rows_of_x, wanted in ((1, 16), (30, 32), (64, 64), (65, 128), (600, 128)):
+            before = len(card.texts)
+            linear.linear(torch.randn(rows_of_x, 2048).to(torch.bfloat16), weight)
+            found = [UNIT.findall(text) for text in card.texts[before:]]
+            (units,) = [each for each in found if each]
+            assert {unit[:3] for unit in units} == {("m64", str(wanted), kind)}, units
+            if weight is float8:
+                begins = [unit[3] == "0" for unit in units]
+                assert begins == [True, False, False, False] * (len(units) // 4), units
+
+
 def main() -> None:
     card = FakeCard(sys.argv[1])
     card.insert()
     torch.empty = torch.zeros  # no kernel writes: a token must not be NaN
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         launch_everything(dtype, card.capability)
+    if card.capability == 90:
+        check_units(card)
     compiled = sorted({kernel.name for kernel in card.kernels})
     print(len(card.kernels), "kernels compiled:", *compiled)
 

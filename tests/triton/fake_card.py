@@ -7,10 +7,12 @@ refuse, and runs nothing.
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
@@ -35,6 +37,7 @@ class FakeCard:
     Attributes:
         launches: names of the kernels that were launched.
         kernels: what was compiled, once each.
+        texts: PTX of the kernels that were loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -44,6 +47,7 @@ class FakeCard:
         self.target = GPUTarget("hip", name, 64) if self.amd else GPUTarget("cuda", int(name), 32)
         self.launches: list[str] = []
         self.kernels: list[Any] = []
+        self.texts: list[str] = []
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {"max_shared_mem": self.shared},
             load_binary=lambda *given: (object(), object(), 0, 0, 1024),
@@ -58,6 +62,10 @@ class FakeCard:
 
     def get_current_target(self) -> GPUTarget:
         return self.target
+
+    def keep_text(self, module: Any, function: Any, name: str, files: Any, digest: str) -> None:
+        """Triton calls it before it loads a kernel, with the files of all stages."""
+        self.texts += [Path(path).read_text() for each, path in files.items() if ".ptx" in each]
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
         """Return what launches a kernel, as Triton asks for it once it is compiled."""
@@ -88,6 +96,7 @@ class FakeCard:
     def insert(self) -> None:
         """Have this process launch on this card, from tensors wherever they are."""
         driver.set_active(self)
+        knobs.runtime.kernel_load_start_hook.add(self.keep_text)
         launch.card = lambda device: self.card
 
 

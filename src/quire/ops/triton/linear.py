@@ -56,19 +56,22 @@ class Grouping(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """What one program computes: `rows` of x times `columns` of the result, `depth` at a time."""
+    """What one program computes: `rows` of x times `columns` of the result, `depth` at a time.
+
+    The weight is the left operand, whose tiles have at least 64 rows.
+
+    Attributes:
+        early: tiles of the weight that are read before the kernel before has ended.
+        waves: with fewer programs per processor, each segment has a program of its own.
+    """
 
     rows: int
     columns: int
     depth: int
     warps: int
     stages: int
-    swapped: bool
-    """The weight is the left operand, whose tiles have at least 64 rows."""
     early: int
-    """Tiles of the weight that are read before the kernel before has ended."""
     waves: int = 2
-    """With fewer programs per processor, each segment has a program of its own."""
 
     def tuned(self, sizes: TileTuning) -> Tile:
         """Return the tile with these sizes; 0 keeps its own."""
@@ -83,11 +86,11 @@ class Tile(NamedTuple):
 def tile(rows: int, compute: torch.dtype) -> Tile:
     """Return the tile for so many rows. Its choice changes no bit."""
     if compute == torch.float32:
-        return Tile(16 if rows <= 16 else 64, 64, 32, 4, 2, True, 1)
+        return Tile(16 if rows <= 16 else 64, 64, 32, 4, 2, 1)
     if rows <= 64:
-        return Tile(max(16, power_of_two(rows)), 128, 128, 8, 3, True, 2)
+        return Tile(max(16, power_of_two(rows)), 128, 128, 8, 3, 2)
     depth = 128 if compute.itemsize == 1 else 64  # bits of 8-bit floats depend on it
-    return Tile(128, 128, depth, 8, 4, False, 0)
+    return Tile(128, 128, depth, 8, 4, 0)
 
 
 def grouped_rows(rows: int, compute: torch.dtype) -> int:
@@ -170,7 +173,7 @@ def product(
         grouping.fan_out if grouping else 1, tiles_m,
         form=given.of(x), group=given.group, halves=given.halves, biased=bias is not None,
         listed=grouping is not None, kind=UNGATED.get(kind, kind), gated=gated, segment=length,
-        segments=segments, split=split, swapped=chosen.swapped, even=width % depth == 0,
+        segments=segments, split=split, even=width % depth == 0,
         early=early, ahead=ahead,
         block_m=chosen.rows, block_n=chosen.columns, block_k=depth,
         compute=COMPUTE[x.dtype], middle=COMPUTE[middle], num_warps=chosen.warps,

@@ -7,8 +7,8 @@
 
 A program adds its segments itself, or each segment has a program of its own and the last of them to
 end adds all: the same sums in the same order. Which of both depends on the number of rows, the bits
-do not. Nor do they depend on the tile: the matrix units add a row's products in the order of k,
-whatever their instruction's shape (`tests/gpu/test_products.py`).
+do not. Nor do they depend on the tile: the weight is the left operand of all tiles, which has 64
+rows at least, so all of them run the same instructions, for more or fewer rows of x.
 """
 
 import triton
@@ -36,8 +36,8 @@ def _rows(x, row, k, width, stride, even: tl.constexpr, block_k: tl.constexpr):
 def _added(
     acc, codes, x, x_row, x_stride, scale, zero, offset, book, w_row, k, width, groups,
     height,
-    form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, swapped: tl.constexpr,
-    even: tl.constexpr, block_n: tl.constexpr, block_k: tl.constexpr, compute: tl.constexpr,
+    form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, even: tl.constexpr,
+    block_n: tl.constexpr, block_k: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
     """Return acc plus the products of `block_k` columns."""
     parts: tl.constexpr = 2 if halves else 1
@@ -51,11 +51,8 @@ def _added(
             codes, scale, zero, offset, book, w_row, at, groups, height, part, halves, form, group,
             depth, block_n, compute,
         )  # fmt: skip
-        left, right = rows, weights
-        if swapped:
-            left, right = weights, rows
         acc = tl.dot(
-            left, tl.trans(right), acc, input_precision="ieee", max_num_imprecise_acc=exact,
+            weights, tl.trans(rows), acc, input_precision="ieee", max_num_imprecise_acc=exact,
             out_dtype=acc.dtype,
         )  # fmt: skip
     return acc
@@ -66,28 +63,28 @@ def _sum(
     x, x_row, x_stride, w, scale, zero, offset, book, w_row, codes, start, end, width, stride,
     groups, height,
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, segment: tl.constexpr,
-    early: tl.constexpr, swapped: tl.constexpr, even: tl.constexpr, block_m: tl.constexpr,
-    block_n: tl.constexpr, block_k: tl.constexpr, compute: tl.constexpr,
+    early: tl.constexpr, even: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
+    block_k: tl.constexpr, compute: tl.constexpr,
 ):  # fmt: skip
-    """Return the products of rows of x and of a weight over columns [start, end).
+    """Return the products of rows of a weight and of x over columns [start, end).
 
     codes: the first `early` tiles.
     segment: columns that are summed by themselves; 0 for all.
     """
     kind: tl.constexpr = tl.int32 if form == "int8" else tl.float32
-    acc = tl.zeros((block_n, block_m) if swapped else (block_m, block_n), kind)
+    acc = tl.zeros((block_n, block_m), kind)
     total = acc
     for i in tl.static_range(early):
         acc = _added(
             acc, codes[i], x, x_row, x_stride, scale, zero, offset, book, w_row,
-            start + i * block_k, width, groups, height, form, group, halves, swapped, even, block_n,
-            block_k, compute,
+            start + i * block_k, width, groups, height, form, group, halves, even, block_n, block_k,
+            compute,
         )  # fmt: skip
     for k in range(start + early * block_k, end, block_k):
         acc = _added(
             acc, load_codes(w, w_row, k, stride, halves, even, block_k), x, x_row, x_stride, scale,
-            zero, offset, book, w_row, k, width, groups, height, form, group, halves, swapped, even,
-            block_n, block_k, compute,
+            zero, offset, book, w_row, k, width, groups, height, form, group, halves, even, block_n,
+            block_k, compute,
         )  # fmt: skip
         if segment > 0:  # noqa: SIM102
             if (k + block_k) % segment == 0:
@@ -115,41 +112,30 @@ def _joined(total, parts, plane, place, live, count, segments: tl.constexpr):
 def _finished(
     total, x_scale, scale, bias, x_row, w_row,
     scaled: tl.constexpr, biased: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr,
-    swapped: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, middle: tl.constexpr,
+    block_m: tl.constexpr, block_n: tl.constexpr, middle: tl.constexpr,
 ):  # fmt: skip
     """Return sums as float32, scaled if they are of 8-bit rows, plus the bias; activated."""
     result = total.to(tl.float32)
-    x_row = x_row[None, :] if swapped else x_row[:, None]
-    w_row = w_row[:, None] if swapped else w_row[None, :]
     if scaled:
-        result = result * tl.load(x_scale + x_row)
-        result = result * tl.load(scale + w_row).to(tl.float32)
+        result = result * tl.load(x_scale + x_row)[None, :]
+        result = result * tl.load(scale + w_row).to(tl.float32)[:, None]
     if biased:
-        result = result + tl.load(bias + w_row).to(tl.float32)
+        result = result + tl.load(bias + w_row).to(tl.float32)[:, None]
     if kind != "none":
         first = result.to(middle).to(tl.float32)
         second = first
         if gated:
-            if swapped:
-                pairs = first.reshape(block_n // 2, 2, block_m).permute(0, 2, 1)
-            else:
-                pairs = first.reshape(block_m, block_n // 2, 2)
+            pairs = first.reshape(block_n // 2, 2, block_m).permute(0, 2, 1)
             first, second = tl.split(pairs)
         result = activated(first, second, kind, gated).to(middle)
     return result
 
 
 @triton.jit
-def _target(row, live, column, columns, swapped: tl.constexpr):
+def _target(row, live, column, columns):
     """Return where a tile lies in rows of `columns`, and which of it exists."""
-    live_n = column < columns
-    if swapped:
-        place = row[None, :] * columns + column[:, None]
-        mask = live[None, :] & live_n[:, None]
-    else:
-        place = row[:, None] * columns + column[None, :]
-        mask = live[:, None] & live_n[None, :]
-    return place, mask
+    place = row[None, :] * columns + column[:, None]
+    return place, live[None, :] & (column < columns)[:, None]
 
 
 @triton.jit
@@ -179,8 +165,8 @@ def product(
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, biased: tl.constexpr,
     listed: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr, segment: tl.constexpr,
     segments: tl.constexpr, split: tl.constexpr, early: tl.constexpr, ahead: tl.constexpr,
-    swapped: tl.constexpr, overlap: tl.constexpr, even: tl.constexpr, block_m: tl.constexpr,
-    block_n: tl.constexpr, block_k: tl.constexpr, compute: tl.constexpr, middle: tl.constexpr,
+    overlap: tl.constexpr, even: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr,
+    block_k: tl.constexpr, compute: tl.constexpr, middle: tl.constexpr,
 ):  # fmt: skip
     """A tile of rows times a tile of the weight's rows; one segment of the columns if `split`.
 
@@ -217,20 +203,20 @@ def product(
     total = _sum(
         x, x_row, x_stride, w, scale, zero, offset, book, w_row, codes, start, end, width, stride,
         groups, height, form, group, halves, 0 if split or segments == 1 else segment, early,
-        swapped, even, block_m, block_n, block_k, compute,
+        even, block_m, block_n, block_k, compute,
     )  # fmt: skip
     whole = True
     if split:
-        place, there = _target(row, live, n, num_columns, swapped)
+        place, there = _target(row, live, n, num_columns)
         count = counts + tl.program_id(0)
         total, whole = _joined(total, parts, num_columns * num_rows, place, there, count, segments)
     if whole:
         result = _finished(
             total, x_scale, scale, bias, x_row, w_row, form == "int8" or form == "float8",
-            biased, kind, gated, swapped, block_m, block_n, middle,
+            biased, kind, gated, block_m, block_n, middle,
         )  # fmt: skip
         column, columns = _columns(n, tile_n, num_columns, gated, block_n)
-        target, exists = _target(row, live, column, columns, swapped)
+        target, exists = _target(row, live, column, columns)
         tl.store(out + target, result.to(out.dtype.element_ty), exists)
 
 
