@@ -25,14 +25,11 @@ from quire.ops.native import gemm as native_gemm
 from quire.ops.native import quantized as native_quantized
 from quire.ops.native import sampling as native_sampling
 from quire.ops.native.attention import AttentionKernels
-from quire.ops.native.kernels import Kernels, OnPool, Pool, available_isas, emulated_isas
+from quire.ops.native.kernels import Kernels, OnPool, Pool
 from quire.ops.native.latent import LatentKernels
 from quire.ops.native.lora import LoraKernels
 from quire.ops.native.moe import MoeKernels
 from tests.arrays import array, numpy_dtype, tensor, torch_dtype
-
-ISAS = [*reversed(available_isas()), *emulated_isas()]
-"""Instruction sets to test kernels on: where one of them is enough, the best, which users have."""
 
 
 @cache

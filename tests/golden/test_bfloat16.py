@@ -25,7 +25,7 @@ from tests.golden.tiny_models import (
     make_tiny,
     of_each_kind,
 )
-from tests.native import ISAS
+from tests.isas import ISAS
 
 NUM_TOKENS = 160
 MODELS = of_each_kind(kinds=FEW_KINDS) + [name for name in RECURRENT_MODELS if name != "mamba2"]

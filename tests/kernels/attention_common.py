@@ -3,12 +3,8 @@
 Inputs are fresh in every run; QUIRE_TEST_SEED repeats the run whose seed a failure shows.
 """
 
-import os
-import secrets
-import zlib
 from dataclasses import dataclass
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -17,36 +13,14 @@ from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.torch_ops import int4
 from quire.ops.torch_ops.reference import quantize_heads, to_float8, write_kv
 from tests.golden.harness import spoiled_cache
-from tests.native import ISAS, paged_attention
+from tests.kernels.fused_common import INTEGER, TINY, UNIT, choose, pick
+from tests.native import paged_attention
 
-SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
 NAN = float("nan")
-
-# Relative error of one rounding, and half the distance between subnormals.
-UNIT = {torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
-TINY = {torch.float32: 2.0**-150, torch.bfloat16: 2.0**-134, torch.float16: 2.0**-25}
-INTEGER = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: torch.int16}
 
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 INTEGERS = (torch.int8, torch.uint8)
-
-
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest) -> str:
-    return request.param
-
-
-@pytest.fixture
-def generator(request: pytest.FixtureRequest) -> torch.Generator:
-    """Draws other shapes and numbers in each case, and the same ones in each run of a case."""
-    print(f"QUIRE_TEST_SEED={SEED}")  # pytest shows it when the test fails
-    return torch.Generator().manual_seed(SEED + zlib.crc32(request.node.name.encode()))
-
-
-@pytest.fixture(scope="module")
-def pools() -> list[_native.Pool]:
-    return [_native.Pool(1), _native.Pool(2), _native.Pool(3)]
 
 
 def emulated(isa: str) -> bool:
@@ -57,14 +31,6 @@ def emulated(isa: str) -> bool:
 def slow(isa: str) -> bool:
     """Some tests do less: a loop in place of vectors takes ten times as long."""
     return emulated(isa) or isa == "portable"
-
-
-def pick(generator: torch.Generator, low: int, high: int) -> int:
-    return int(torch.randint(low, high + 1, (), generator=generator))
-
-
-def choose(generator: torch.Generator, *options: int) -> int:
-    return options[pick(generator, 0, len(options) - 1)]
 
 
 @dataclass

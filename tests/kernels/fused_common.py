@@ -9,7 +9,8 @@ from torch import Tensor
 
 from quire import _native
 from quire.ops.native.kernels import native_kernels
-from tests.native import ISAS, FusedKernels
+from tests.isas import ISAS
+from tests.native import FusedKernels
 
 SEED = int(os.environ.get("QUIRE_TEST_SEED", secrets.randbits(32)))
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -33,9 +34,9 @@ def new_kernels(isa: str | None = None, threads: int = 1) -> FusedKernels:
     return FusedKernels(native_kernels(isa), _native.Pool(threads))
 
 
-def new_generator() -> torch.Generator:
+def new_generator(case: int = 0) -> torch.Generator:
     print(f"QUIRE_TEST_SEED={SEED}")  # pytest shows it when the test fails
-    return torch.Generator().manual_seed(SEED)
+    return torch.Generator().manual_seed(SEED + case)
 
 
 def draw(generator: torch.Generator, dtype: torch.dtype, *shape: int, scale: float = 1.0) -> Tensor:
@@ -44,6 +45,10 @@ def draw(generator: torch.Generator, dtype: torch.dtype, *shape: int, scale: flo
 
 def pick(generator: torch.Generator, low: int, high: int) -> int:
     return int(torch.randint(low, high + 1, (), generator=generator))
+
+
+def choose(generator: torch.Generator, *options: int) -> int:
+    return options[pick(generator, 0, len(options) - 1)]
 
 
 def assert_same_bits(actual: Tensor, expected: Tensor) -> None:

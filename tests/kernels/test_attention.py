@@ -17,18 +17,13 @@ from tests.kernels.attention_common import (
     assert_attended,
     assert_same_bits,
     choose,
-    generator,
-    isa,
     make_world,
     pick,
-    pools,
     random_shape,
     random_spans,
     slow,
 )
 from tests.native import paged_attention
-
-__all__ = ["generator", "isa", "pools"]
 
 
 @pytest.mark.parametrize("given", SHAPES, ids=str)

@@ -14,11 +14,8 @@ from tests.kernels.attention_common import (
     assert_attended,
     assert_same_bits,
     emulated,
-    generator,
-    isa,
     make_world,
     pick,
-    pools,
     random_shape,
     random_spans,
     slow,
@@ -46,9 +43,6 @@ def test_a_token_is_the_same_in_every_batch_and_chunking(
         for position in (0, 1, 127, 128, n - 1, pick(generator, 0, n - 1)):
             (alone,) = world.run(isa, pools[0], [(0, position, position + 1)], window)
             assert_same_bits(alone[0], whole[position])
-
-
-__all__ = ["generator", "isa", "pools"]
 
 
 @pytest.mark.matrix(together=1)

@@ -18,15 +18,10 @@ from tests.kernels.attention_common import (
     assert_attended,
     assert_same_bits,
     choose,
-    generator,
-    isa,
     make_world,
     pick,
-    pools,
     random_spans,
 )
-
-__all__ = ["generator", "isa", "pools"]
 
 CACHES = [
     *((dtype, False) for dtype in (*UNIT, *INTEGERS, *FLOAT8)),

@@ -12,7 +12,7 @@ from torch import Tensor
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.torch_ops import paged_attention
-from tests.native import ISAS
+from tests.isas import ISAS
 from tests.native import paged_attention as native_attention
 
 LENGTHS = (1, 5, 16, 70, 129, 300, 1100)

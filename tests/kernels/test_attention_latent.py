@@ -22,16 +22,11 @@ from tests.kernels.attention_common import (
     assert_attended,
     assert_same_bits,
     emulated,
-    generator,
-    isa,
     make_world,
     pick,
-    pools,
     random_spans,
 )
 from tests.native import FusedKernels, PackedLinear, head_linear, latent_attention, latent_kv_write
-
-__all__ = ["generator", "isa", "pools"]
 
 B16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 CASES = [

@@ -14,15 +14,10 @@ from tests.kernels.attention_common import (
     assert_attended,
     assert_same_bits,
     emulated,
-    generator,
-    isa,
     make_world,
     pick,
-    pools,
     random_shape,
 )
-
-__all__ = ["generator", "isa", "pools"]
 
 ODD: dict[str, object] = {"kv_heads": 2, "heads": 6, "head_dim": 52, "block_size": 12}
 """Not for the kernels on tiles."""

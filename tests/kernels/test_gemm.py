@@ -15,7 +15,8 @@ from quire.ops.native.gemm import WeightKind
 from quire.ops.native.kernels import Kernels, native_kernels
 from quire.ops.weights import Epilogue
 from tests.arrays import tensor
-from tests.kernels.fused_common import draw, new_generator, pick
+from tests.isas import ISAS
+from tests.kernels.fused_common import draw, pick
 from tests.kernels.products import (
     DENSE,
     KINDS,
@@ -23,18 +24,13 @@ from tests.kernels.products import (
     assert_rows_are_their_own,
     product,
 )
-from tests.native import ISAS, FusedKernels, PackedLinear, pool_of
+from tests.native import FusedKernels, PackedLinear, pool_of
 
 pytestmark = pytest.mark.matrix
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 dense_kinds = pytest.mark.parametrize("kind", DENSE)
-
-
-@pytest.fixture(params=ISAS)
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return native_kernels(request.param)
 
 
 @pytest.fixture(params=KINDS)
@@ -45,11 +41,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=DTYPES, ids=["f32", "bf16", "f16"])
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
-
-
-@pytest.fixture
-def generator() -> torch.Generator:
-    return new_generator()
 
 
 def test_agrees_with_float64(

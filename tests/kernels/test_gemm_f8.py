@@ -7,9 +7,10 @@ import torch
 
 from quire.ops.native.kernels import native_kernels
 from quire.ops.packed_file import read_linears, write_linears
+from tests.isas import ISAS
 from tests.kernels.fused_common import draw, new_generator
 from tests.kernels.products import FLOAT8, WHOLE, draw_float8
-from tests.native import ISAS, PackedLinear, QuantizedWeight, is_float8, pack_float8, pool_of
+from tests.native import PackedLinear, QuantizedWeight, is_float8, pack_float8, pool_of
 
 pytestmark = pytest.mark.matrix
 

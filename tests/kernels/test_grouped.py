@@ -13,9 +13,10 @@ import torch
 
 from quire.ops.native.codes import GROUPS, GroupedCodes
 from quire.ops.native.kernels import Kernels, native_kernels
-from tests.kernels.fused_common import U, draw, new_generator, pick
+from tests.isas import ISAS
+from tests.kernels.fused_common import U, draw, pick
 from tests.kernels.products import GROUPED, bound, dense, draw_codes, quantize
-from tests.native import ISAS, PackedLinear, pool_of
+from tests.native import PackedLinear, pool_of
 
 pytestmark = pytest.mark.matrix
 
@@ -29,11 +30,6 @@ each_rounded = pytest.mark.parametrize("kind", ["u4", "u6"])
 each_rounded_group = pytest.mark.parametrize("group", [32, 64, 128])
 
 
-@pytest.fixture(params=ISAS)
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return native_kernels(request.param)
-
-
 @pytest.fixture(params=GROUPED)
 def kind(request: pytest.FixtureRequest) -> str:
     return request.param
@@ -42,11 +38,6 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(params=GROUPS)
 def group(request: pytest.FixtureRequest) -> int:
     return request.param
-
-
-@pytest.fixture
-def generator() -> torch.Generator:
-    return new_generator()
 
 
 @pytest.mark.parametrize("second", ["zero", "zeros", "offsets"])

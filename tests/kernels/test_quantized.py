@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from quire.ops.interface import Ops
-from tests.kernels.fused_common import new_generator
 from tests.native import PackedLinear, QuantizedWeight, load_ops
 
 E2M1 = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
@@ -24,11 +23,6 @@ NORMAL = torch.distributions.Normal(0.0, 1.0).icdf(torch.linspace(0.04, 0.96, 16
 NORMAL = NORMAL / NORMAL.abs().max()
 
 Draw = Callable[[int, int], QuantizedWeight]
-
-
-@pytest.fixture
-def generator() -> torch.Generator:
-    return new_generator()
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,10 @@ from quire.ops.native.gemm import WeightKind
 from quire.ops.native.kernels import Kernels, native_kernels
 from quire.ops.tuning import AttentionTuning, GemmTuning
 from tests.kernels.fused_common import draw, new_generator, pick
-from tests.native import ISAS, PackedLinear, paged_attention, pool_of
+from tests.native import PackedLinear, paged_attention, pool_of
 
 ROWS = (1, 2, 3, 7, 33, 120)
 RULES: AttentionRules[Any] = AttentionRules(0.125)
-
-
-@pytest.fixture(params=ISAS)
-def kernels(request: pytest.FixtureRequest) -> Kernels:
-    return native_kernels(request.param)
 
 
 def any_tuning(generator: torch.Generator) -> GemmTuning:

@@ -73,42 +73,6 @@ def test_every_class_leads_to_an_architecture() -> None:
         assert architecture(name).names.sources("embed.weight")
 
 
-def test_llama_defaults() -> None:
-    model = model_config(LLAMA)
-    assert model.architecture == "llama"
-    assert (model.num_key_value_heads, model.head_dim) == (4, 16)
-    assert (model.rope.theta, model.rope.rotary_dim, model.rope.scaling) == (1e4, 16, "default")
-    assert (model.dtype, model.norm_eps) == ("float32", 1e-6)
-    assert not any((model.qkv_bias, model.output_bias, model.mlp_bias, model.qk_norm))
-    assert not model.tie_word_embeddings
-    assert (model.bos_token_id, model.eos_token_ids) == (1, (2,))
-    assert model_config(LLAMA | {"eos_token_id": None}).eos_token_ids == ()
-
-
-def test_llama_options() -> None:
-    model = model_config(
-        LLAMA
-        | {
-            "num_key_value_heads": 2,
-            "head_dim": 20,
-            "attention_bias": True,
-            "mlp_bias": True,
-            "tie_word_embeddings": True,
-            "torch_dtype": "bfloat16",
-            "bos_token_id": 1,
-            "eos_token_id": [2, 5],
-            "rms_norm_eps": 1e-5,
-        }
-    )
-    assert (model.num_key_value_heads, model.head_dim) == (2, 20)
-    assert model.qkv_bias
-    assert model.output_bias
-    assert model.mlp_bias
-    assert model.tie_word_embeddings
-    assert (model.dtype, model.norm_eps) == ("bfloat16", 1e-5)
-    assert (model.bos_token_id, model.eos_token_ids) == (1, (2, 5))
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -165,11 +129,6 @@ def test_qwen2_sliding_window() -> None:
         model_config(qwen2(**sliding, layer_types=["full_attention"]))
 
 
-def test_qwen3_has_a_head_dim_of_its_own() -> None:
-    model = model_config(qwen2(architectures=["Qwen3ForCausalLM"]))
-    assert (model.head_dim, model.qk_norm, model.qkv_bias) == (128, "head", False)
-
-
 def test_mistral_sliding_window() -> None:
     mistral = LLAMA | {"architectures": ["MistralForCausalLM"], "num_key_value_heads": 2}
     assert model_config(mistral).sliding_window == 4096
@@ -210,14 +169,6 @@ def test_two_names_of_one_field_are_read_as_in_transformers(
     assert name in caplog.text
 
 
-def test_opt() -> None:
-    model = model_config(OPT)
-    assert (model.activation, model.learned_positions_offset) == ("relu", 2)
-    assert model.qkv_bias
-    assert model.mlp_bias
-    assert not model_config(OPT | {"enable_bias": False}).output_bias
-
-
 def phi3(**fields: Any) -> dict[str, Any]:
     return LLAMA | {"architectures": ["Phi3ForCausalLM"]} | fields
 
@@ -253,12 +204,6 @@ def test_gemma_3_has_two_ropes_in_the_old_spelling_and_the_new() -> None:
     assert model.sliding_layers == (True, True, False)
     assert model.embedding_scale == 8.0
     assert model.attention_scale == 1 / 16
-
-
-def test_gemma_2_s_caps_can_be_null() -> None:
-    assert model_config(gemma("2")).attention_softcap == 50.0
-    assert model_config(gemma("2")).logits_softcap == 30.0
-    assert model_config(gemma("2", attn_logit_softcapping=None)).attention_softcap is None
 
 
 def test_model_type_stands_in_for_architectures() -> None:
