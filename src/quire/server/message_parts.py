@@ -160,6 +160,27 @@ def usual_effort(request: Request, given: dict[str, Any], name: str, where: str)
         ignore(request, where, "The chat template decides, as without it.")
 
 
+def plain_budget(request: Request, body: dict[str, Any]) -> None:
+    """Make OpenRouter's `reasoning.max_tokens` and Anthropic's `thinking.budget_tokens` of a chat
+    its budget of reasoning, and Ollama's levels of `think` its effort, in place."""
+    for name, inner in (("reasoning", "max_tokens"), ("thinking", "budget_tokens")):
+        given = body.get(name)
+        if not isinstance(given, dict) or type(budget := given.get(inner)) is not int:
+            continue
+        if body.get("thinking_token_budget") not in (None, budget):
+            continue
+        if server_state(request).parsers.reasoning is None:
+            ignore(request, f"{name}.{inner}", "The answer has no reasoning to limit.")
+        else:
+            body["thinking_token_budget"] = budget
+        del given[inner]
+        if not given:
+            del body[name]
+    level, effort = body.get("think"), body.get("reasoning_effort")
+    if level in ("low", "medium", "high") and effort in (None, level):
+        body["reasoning_effort"] = body.pop("think")
+
+
 def plain_reasoning(body: dict[str, Any]) -> None:
     """Give OpenRouter's `reasoning` of a chat the fields of OpenAI's and vLLM's API, in place."""
     given = body.get("reasoning")
@@ -253,6 +274,7 @@ def mend_chat(request: Request, body: Any) -> None:
         return
     plain_tools(body)
     usual_effort(request, body, "reasoning_effort", "reasoning_effort")
+    plain_budget(request, body)
     plain_reasoning(body)
     plain_thinking(request, body)
     if "random_seed" in body:  # Mistral's name

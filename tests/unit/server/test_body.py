@@ -96,6 +96,8 @@ def test_bad_json(body: bytes) -> None:
         (b'{"prompt": "a", "mirostat": 2}', "mirostat", "docs/compatibility.md"),
         (b'{"prompt": "a", "mirostat": false}', "mirostat", "not supported"),
         (b'{"prompt": "a", "repeat_penalty": 1.1}', "repeat_penalty", "repetition_penalty"),
+        (b'{"prompt": "a", "stopping_strings": ["b"]}', "stopping_strings", "stop"),
+        (b'{"prompt": "a", "banned_strings": ["b"]}', "banned_strings", "bad_words"),
     ],
 )
 def test_errors_name_the_field(body: bytes, param: str, words: str) -> None:

@@ -31,8 +31,10 @@ LABELS: Rules = {
 SAMPLERS: Rules = {
     # Other names of supported fields.
     **each("max_new_tokens max_length n_predict num_predict", instead("max_tokens")),
-    "repeat_penalty": instead("repetition_penalty", 1),
-    **each("stop_sequences stop_strings", instead("stop")),
+    **each("repeat_penalty rep_pen", instead("repetition_penalty", 1)),
+    **each("stop_sequences stop_strings stopping_strings", instead("stop")),
+    **each("banned_strings banned_tokens custom_token_bans", instead("bad_words")),
+    "ban_eos_token": instead("ignore_eos", False),
     **each("n_probs top_n_tokens", instead("logprobs", 0)),
     "do_sample": refused("Send temperature 0 for the likeliest tokens.", True),
     "return_full_text": instead("echo", False),
@@ -42,6 +44,7 @@ SAMPLERS: Rules = {
     **each("custom_logit_processor logits_processors", refused("Clients cannot bring code.")),
     "extra_body": refused("Send its fields at the top level of the body."),
     "options": refused("Send its fields at the top level of the body, with OpenAI's names."),
+    "nvext": refused("Send its fields at the top level of the body."),
     "n_keep": instead("truncate_prompt_tokens"),
     # Unsupported samplers, and their settings.
     **each("typical_p typical typ_p tfs tfs_z", refused(_NO_SAMPLER, 1)),

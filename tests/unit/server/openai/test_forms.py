@@ -272,6 +272,36 @@ async def test_switches_of_thinking_that_contradict_or_mean_nothing(fields: dict
         assert response.json()["error"]["param"] in ("enable_thinking", "thinking")
 
 
+@pytest.mark.parametrize(
+    ("name", "inner"), [("reasoning", "max_tokens"), ("thinking", "budget_tokens")]
+)
+async def test_budgets_of_thinking_in_other_forms(name: str, inner: str) -> None:
+    kind = {"type": "enabled"} if name == "thinking" else {}
+
+    def given(budget: object) -> dict[str, Any]:
+        return {name: {**kind, inner: budget}}
+
+    async with running(chat_template="{{ 'a' }}") as app:  # never thinks
+        body = (await app.chat(**given(5))).json()
+        assert body["warnings"][0]["param"] == f"{name}.{inner}"
+    async with running(chat_template="{{ 'a' }}", reasoning_parser="qwen3") as app:
+        assert "warnings" not in (await app.chat(**given(5), thinking_token_budget=5)).json()
+        for fields, param in (
+            (given(-5), "thinking_token_budget"),
+            (given("5"), name),
+            ({**given(5), "thinking_token_budget": 6}, name),
+        ):
+            assert (await app.chat(**fields)).json()["error"]["param"] == param
+
+
+async def test_a_level_of_thinking_is_the_effort() -> None:
+    async with running(chat_template="{{ reasoning_effort }}") as app:
+        body = (await app.chat(think="low", return_prompt_text=True)).json()
+        assert body["prompt_text"] == "low"
+        wrong = await app.chat(think="low", reasoning_effort="high")
+        assert wrong.json()["error"]["param"] == "think"
+
+
 @pytest.mark.parametrize("given", [{"a": 1}, 5, True])
 async def test_a_tools_result_may_be_json(given: object) -> None:
     async with running(chat_template="{{ messages[-1].content }}") as app:
