@@ -1,4 +1,4 @@
-"""Place a structure: as the whole text, after the reasoning, or in tags without free text.
+"""Place a structure: as the whole text, or after the reasoning.
 
 The structure consists of grammars of llguidance. This module writes a Lark grammar around them.
 Marks that are control tokens of the model are written as control tokens.
@@ -53,11 +53,8 @@ class StructuralTag(msgspec.Struct, forbid_unknown_fields=True):
         if not self.structures or not all(self.triggers):
             raise ValueError("it needs structures, and triggers that are not empty")
         for each in self.structures:
-            if self.trigger(each) is None:
+            if not each.begin.startswith(tuple(self.triggers)):
                 raise ValueError(f"no trigger is the beginning of {each.begin!r}")
-
-    def trigger(self, tagged: Tagged) -> str | None:
-        return next((t for t in self.triggers if tagged.begin.startswith(t)), None)
 
 
 def whole(structure: Grammar) -> list[Grammar]:
@@ -69,20 +66,6 @@ def composed(lark: str, grammars: Mapping[str, Grammar]) -> list[Grammar]:
     """Return the same for a Lark grammar that refers to others by `@name`."""
     inner = {"structure": {"lark_grammar": _OPTIONS + lark}, **grammars}
     return [each for name, grammar in inner.items() for each in _named(name, grammar)]
-
-
-def alone(tag: StructuralTag, grammars: Mapping[str, Grammar], specials: Specials) -> list[Grammar]:
-    """Return tags without free text, or JSON instead.
-
-    Args:
-        grammars: `otherwise`, and `tag_N` of each structure.
-    """
-    bodies = [
-        " ".join([*pieces(each.begin, specials), f"@tag_{index}", *pieces(each.end, specials)])
-        for index, each in enumerate(tag.structures)
-    ]
-    body = f"start: @otherwise | (GAP? ({' | '.join(bodies)}))+ GAP?\n{_TERMINALS}"
-    return composed(body, grammars)
 
 
 def placed(grammars: str, reasoning: ReasoningMarks | None, specials: Specials) -> str:

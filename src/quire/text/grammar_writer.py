@@ -16,7 +16,7 @@ import msgspec
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams, WrittenStructure
 from quire.text.call_grammars import FunctionCalls, write_calls
-from quire.text.composition import Grammar, Specials, StructuralTag, alone, composed, slashes, whole
+from quire.text.composition import Grammar, Specials, StructuralTag, composed, slashes, whole
 from quire.text.json_schema import SchemaError, closed, rewritten, with_exponents, with_marks
 from quire.text.multiples import too_many_remainders
 from quire.text.structures import MAX_WRITTEN_BYTES, refused
@@ -90,15 +90,7 @@ class GrammarWriter:
         tag = self._tag
         if tag is None:
             return whole(self._structure(exponents))
-        if isinstance(tag, StructuralTag):
-            schemas = [each.schema for each in tag.structures]
-            grammars = {
-                f"tag_{index}": self._json(f"tag_{index}", schema, exponents)
-                for index, schema in enumerate(schemas)
-            }
-            otherwise = self._json("otherwise", tag.otherwise, exponents)
-            return alone(tag, {**grammars, "otherwise": otherwise}, specials)
-        grammars = {}
+        grammars: dict[str, Grammar] = {}
         try:
             if isinstance(tag, FormattedTag):
                 written, grammars = write_format(tag, specials, self._lark)
@@ -153,10 +145,8 @@ class GrammarWriter:
         return text
 
 
-def _structural_tag(
-    params: StructuredOutputsParams,
-) -> StructuralTag | FormattedTag | FunctionCalls:
-    """Return the tag; in the newer form, unless only Quire writes it."""
+def _structural_tag(params: StructuredOutputsParams) -> FormattedTag | FunctionCalls:
+    """Return the tag, in the newer form."""
     given: Any = params.structural_tag
     try:
         if isinstance(given, str):
@@ -165,8 +155,7 @@ def _structural_tag(
             return msgspec.convert(given, FunctionCalls)
         if isinstance(given, dict) and "format" in given:
             return msgspec.convert(given, FormattedTag)
-        tag = msgspec.convert(given, StructuralTag)
-        return newer_form(tag) if tag.otherwise is None else tag
+        return newer_form(msgspec.convert(given, StructuralTag))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise refused(str(error), params) from None
 

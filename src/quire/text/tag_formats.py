@@ -111,6 +111,10 @@ class FormattedTag(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def newer_form(tag: StructuralTag) -> FormattedTag:
-    """Return a structural tag of the older form, without `otherwise`, in the newer one."""
+    """Return a structural tag of the older form in the newer one."""
     tags = [Tag(each.begin, JsonSchema(each.schema), each.end) for each in tag.structures]
-    return FormattedTag(TriggeredTags(tag.triggers, tags))
+    if tag.otherwise is None:
+        return FormattedTag(TriggeredTags(tag.triggers, tags))
+    gap = Optional(Regex(r"[ \t\r\n]{1,8}"))
+    calls = Parts([Plus(Parts([gap, Either([*tags])])), gap])
+    return FormattedTag(Either([JsonSchema(tag.otherwise), calls]))
