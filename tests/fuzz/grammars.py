@@ -12,16 +12,14 @@ import sys
 from random import Random
 from typing import Any
 
-import numpy as np
 from jsonschema import Draft7Validator
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import ReasoningMarks, StructuredOutputsParams
 from quire.text.grammar import new_matcher
-from quire.text.tokenizers.vocabulary import byte_tokenizer
 from tests.fuzz.mutate import mutate_bytes, mutate_json, value
+from tests.matching import BYTES, allowed
 
-TOKENIZER = byte_tokenizer()
 EOS = 256
 LONGEST = 60
 """Tokens of an output."""
@@ -121,20 +119,19 @@ def case(random: Random) -> str:
     """One grammar, and an output under it."""
     try:
         params = wanted(random)
-        matcher = new_matcher(TOKENIZER, params)
+        matcher = new_matcher(BYTES, params)
     except InvalidRequestError:
         return "refused"
     again = matcher.deep_copy()
     output: list[int] = []
     while len(output) < LONGEST and not matcher.is_stopped():
-        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        tokens = allowed(matcher)
         if matcher.is_error():
             return "given up"
-        allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
-        if not allowed:
+        if not tokens:
             break
-        ends = EOS in allowed and (random.random() < 0.5 or len(output) > LONGEST // 2)
-        token = EOS if ends else _choose(random, allowed)
+        ends = EOS in tokens and (random.random() < 0.5 or len(output) > LONGEST // 2)
+        token = EOS if ends else _choose(random, tokens)
         assert matcher.consume_token(token), f"{params} does not follow {output} + {token}"
         output.append(token)
     if len(output) % 8 == 0:  # as after a failed step: all of it once more

@@ -12,16 +12,14 @@ import sys
 from random import Random
 from typing import Any
 
-import numpy as np
 from jsonschema import SchemaError
 from jsonschema.validators import validator_for
 
 from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
-from quire.text.tokenizers.vocabulary import byte_tokenizer
+from tests.matching import BYTES, allowed, takes
 
-TOKENIZER = byte_tokenizer()
 EOS = 256
 LONGEST = 150
 """Tokens of an output."""
@@ -128,21 +126,19 @@ def case(random: Random) -> str:
         return "none of its draft"
     params = StructuredOutputsParams(json=made, disable_additional_properties=random.random() < 0.5)
     try:
-        matcher = new_matcher(TOKENIZER, params)
+        matcher = new_matcher(BYTES, params)
     except InvalidRequestError:
         return "refused"
     narrow = False
     for _ in range(INSTANCES):
         value = instance(random)
-        tokens = list(json.dumps(value).encode())
         matcher.reset()
-        fits = matcher.validate_tokens(tokens) == len(tokens)
-        if fits and matcher.consume_tokens(tokens) and matcher.is_accepting():
+        if takes(matcher, list(json.dumps(value).encode())):
             assert validator.is_valid(value), f"{json.dumps(made)} accepts {json.dumps(value)}"
         elif validator.is_valid(value):
             narrow = True
         if matcher.is_error():
-            matcher = new_matcher(TOKENIZER, params)
+            matcher = new_matcher(BYTES, params)
     matcher.reset()
     text = drawn(random, matcher)
     if text is not None and (value := _distinct(text)) is not None:
@@ -167,13 +163,12 @@ def drawn(random: Random, matcher: Any) -> str | None:
     """A text that ended under the grammar."""
     output: list[int] = []
     while len(output) < LONGEST:
-        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little")).tolist()
-        if matcher.is_error() or not allowed:
+        tokens = allowed(matcher)
+        if matcher.is_error() or not tokens:
             break
-        ends = EOS in allowed and random.random() < 0.5
-        usual = [token for token in allowed if token in WORDS] or allowed
-        token = EOS if ends else random.choice(usual if random.random() < 0.95 else allowed)
+        ends = EOS in tokens and random.random() < 0.5
+        usual = [token for token in tokens if token in WORDS] or tokens
+        token = EOS if ends else random.choice(usual if random.random() < 0.95 else tokens)
         assert matcher.consume_token(token)
         if token == EOS:
             return bytes(output).decode()

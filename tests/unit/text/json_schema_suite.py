@@ -20,6 +20,7 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
 from quire.text.tokenizers.vocabulary import byte_tokenizer
+from tests.matching import takes
 
 
 @dataclass
@@ -60,9 +61,7 @@ def run_suite(files: list[Path], root: Path, *, close: bool = False) -> Agreemen
             for test in group["tests"]:
                 matcher.reset()
                 written = json.dumps(_as_written(test["data"], schema), ensure_ascii=False)
-                tokens = list(written.encode())
-                fits = matcher.validate_tokens(tokens) == len(tokens)
-                accepted = fits and matcher.consume_tokens(tokens) and matcher.is_accepting()
+                accepted = takes(matcher, list(written.encode()))
                 name = f"{file.relative_to(root)}: {group['description']}: {test['description']}"
                 if accepted == test["valid"]:
                     result.agreed += 1

@@ -6,7 +6,6 @@ import json
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,20 +15,8 @@ from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
 from quire.text.grammar_writer import MAX_DEPTH, MAX_GRAMMAR_BYTES
 from quire.text.structures import refused
-from quire.text.tokenizers.vocabulary import byte_tokenizer
 from tests.examples import examples
-
-TOKENIZER = byte_tokenizer()
-
-
-def accepts(params: StructuredOutputsParams, text: str) -> bool:
-    """Whether all of the text may be generated, and may end there."""
-    matcher = new_matcher(TOKENIZER, params)
-    tokens = list(text.encode())
-    return matcher.validate_tokens(tokens) == len(tokens) and (
-        matcher.consume_tokens(tokens) and matcher.is_accepting()
-    )
-
+from tests.matching import BYTES, accepts, allowed
 
 POINT = {
     "type": "object",
@@ -149,7 +136,7 @@ def test_what_cannot_be_served_is_refused_with_the_reason(
     fields: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=reason) as caught:
-        new_matcher(TOKENIZER, StructuredOutputsParams(**fields))
+        new_matcher(BYTES, StructuredOutputsParams(**fields))
     assert caught.value.param == "structured_outputs"
 
 
@@ -187,7 +174,7 @@ def test_bombs_are_compiled_or_refused(fields: dict[str, Any]) -> None:
     """Soon, either way: fuel bounds the work. The first mask counts."""
     params = StructuredOutputsParams(**fields)
     try:
-        matcher = new_matcher(TOKENIZER, params)
+        matcher = new_matcher(BYTES, params)
     except InvalidRequestError:
         return
     matcher.compute_bitmask()
@@ -213,18 +200,16 @@ def test_any_grammar_is_served_or_refused(kind: str, data: st.DataObject) -> Non
     text = data.draw(st.sampled_from([" ", ""])).join(words)
     try:
         params = StructuredOutputsParams(**{kind: text})
-        matcher = new_matcher(TOKENIZER, params)
+        matcher = new_matcher(BYTES, params)
     except InvalidRequestError:
         return
     rng = Random(0)
     for _ in range(8):
         if matcher.is_stopped():
             break
-        mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
-        allowed = np.flatnonzero(mask).tolist()
-        if not allowed:
+        if not (tokens := allowed(matcher)):
             break
-        matcher.consume_token(rng.choice(allowed))
+        matcher.consume_token(rng.choice(tokens))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +239,7 @@ def test_keywords_that_have_an_older_name(schema: Any, good: list[str], bad: lis
 def test_unevaluated_properties_of_several_schemas_are_refused() -> None:
     schema = {"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": False}
     with pytest.raises(InvalidRequestError, match="unevaluatedProperties"):
-        new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
+        new_matcher(BYTES, StructuredOutputsParams(json=schema))
 
 
 def test_a_text_that_the_vocabulary_cannot_spell() -> None:

@@ -15,9 +15,8 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
 from quire.text.json_schema.numbers import scientific
-from quire.text.tokenizers.vocabulary import byte_tokenizer
+from tests import matching
 
-TOKENIZER = byte_tokenizer()
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 OBJECT = {"type": "object", "additionalProperties": False}
 A_OR_B = {**OBJECT, "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
@@ -30,10 +29,7 @@ def accepts(schema: dict[str, Any], text: str, *, close: bool = False) -> bool:
         close: objects that name their properties have no others.
     """
     params = StructuredOutputsParams(json=schema, disable_additional_properties=close)
-    matcher = new_matcher(TOKENIZER, params)
-    tokens = list(text.encode())
-    fits = matcher.validate_tokens(tokens) == len(tokens)
-    return fits and matcher.consume_tokens(tokens) and matcher.is_accepting()
+    return matching.accepts(params, text)
 
 
 def ref(name: str) -> dict[str, str]:
@@ -141,7 +137,7 @@ def test_what_cannot_be_followed_is_refused_by_its_keyword(
     schema: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(InvalidRequestError, match=reason):
-        new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
+        new_matcher(matching.BYTES, StructuredOutputsParams(json=schema))
 
 
 def test_hostile_schemas_are_refused_within_a_budget() -> None:
@@ -152,7 +148,7 @@ def test_hostile_schemas_are_refused_within_a_budget() -> None:
     overlap = {"oneOf": [{"properties": {name: {"minimum": 1}}} for name in names]}
     for schema in (wide, circle, overlap):
         with pytest.raises(InvalidRequestError):
-            new_matcher(TOKENIZER, StructuredOutputsParams(json={"type": "object", **schema}))
+            new_matcher(matching.BYTES, StructuredOutputsParams(json={"type": "object", **schema}))
 
 
 @pytest.mark.parametrize("place", ["plain", "$ref", "allOf", "sibling"])

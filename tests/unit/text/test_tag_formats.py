@@ -13,6 +13,7 @@ from quire.text.grammar import new_matcher
 from quire.text.tag_formats import FormattedTag
 from quire.text.tag_writer import write_format
 from quire.text.tokenizers.vocabulary import FIRST_SPECIAL, byte_tokenizer
+from tests.matching import takes
 
 BYTES = byte_tokenizer(2)
 CALL, END = "<|call|>", "<|end|>"
@@ -52,14 +53,12 @@ def separated(separator: str, *tags: Form, **fields: Any) -> Form:
 def accepts(form: Form, *parts: str) -> bool:
     """Whether a text may be generated and end there; control tokens are parts of their own."""
     params = StructuredOutputsParams(structural_tag={"type": "structural_tag", "format": form})
-    matcher = new_matcher(BYTES, params, SPECIALS)
     tokens = [
         token
         for part in parts
         for token in ([SPECIALS[part]] if part in SPECIALS else part.encode())
     ]
-    fits = matcher.validate_tokens(tokens) == len(tokens)
-    return fits and matcher.consume_tokens(tokens) and matcher.is_accepting()
+    return takes(new_matcher(BYTES, params, SPECIALS), tokens)
 
 
 ONE, TWO = tag("<f=1>", JSON, "</f>"), tag("<f=2>", WORD, "</f>")

@@ -14,9 +14,9 @@ from quire.server.openai.protocol import ChatRequest
 from quire.server.openai.sampling import chat_params
 from quire.server.openai.tools import read_tools, with_tools
 from quire.server.tools.table import TOOL_PARSERS, choose_parsers
-from quire.text.grammar import new_matcher
 from quire.text.tokenizers.dummy import DummyTokenizer
 from quire.text.tokenizers.vocabulary import byte_tokenizer
+from tests.matching import accepts
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.tools.written import written_call
 
@@ -45,15 +45,6 @@ def held_to(
     params = with_tools(chat_params(request, {}), request, reading, DummyTokenizer(300))
     assert params.structured_outputs is not None
     return params.structured_outputs
-
-
-def accepts(params: StructuredOutputsParams, text: str) -> bool:
-    """Whether all of the text may be generated, and may end there."""
-    matcher = new_matcher(BYTES, params)
-    tokens = list(text.encode())
-    return matcher.validate_tokens(tokens) == len(tokens) and (
-        matcher.consume_tokens(tokens) and matcher.is_accepting()
-    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 import jsonschema
-import numpy as np
 import pytest
 from llguidance import LLMatcher
 
@@ -29,6 +28,7 @@ from quire.text.string_formats import FORMATS
 from quire.text.tokenizers import vocabulary
 from quire.text.tokenizers.tokenizer import Tokenizer
 from quire.text.tokenizers.vocabulary import matcher_tokenizer, special_tokens
+from tests.matching import allowed, takes
 from tests.unit.server.tools.test_formats import Answer, read
 from tests.unit.server.tools.written import written_call
 from tests.unit.text.vocabularies import byte_tokenizer
@@ -149,10 +149,9 @@ def generated(name: str, begin: str, random: Random, *, control: bool) -> str | 
             assert matcher.consume_tokens(end)
             tokens += end
             continue
-        mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
-        allowed = np.flatnonzero(mask).tolist()
-        closing = [token for token in allowed if token in CLOSING or token > 255]
-        chosen = random.choice(closing if closing and random.random() < 0.6 else allowed)
+        following = allowed(matcher)
+        closing = [token for token in following if token in CLOSING or token > 255]
+        chosen = random.choice(closing if closing and random.random() < 0.6 else following)
         assert matcher.consume_token(chosen)
         tokens.append(chosen)
     return vocabulary.decode(tokens, skip_special_tokens=False)
@@ -383,9 +382,7 @@ def test_json_or_calls_and_nothing_else(name: str, control: bool) -> None:
 
     def accepted(written: str) -> bool:
         matcher = new_matcher(matcher_tokenizer(vocabulary, size, eos), found, specials)
-        tokens = vocabulary.encode(written, add_special_tokens=False)
-        taken = matcher.validate_tokens(tokens)
-        return taken == len(tokens) and matcher.consume_tokens(tokens) and matcher.is_accepting()
+        return takes(matcher, vocabulary.encode(written, add_special_tokens=False))
 
     call = written_call(name, "free", {"b": 1})
     assert accepted('{"a": 12}')
