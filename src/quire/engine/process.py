@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARENT_POLL_SECONDS = 1.0
-NICENESS = 5
-"""Of imports on standby: on a busy machine they get a third of a normal thread's time."""
+NICENESS = 19
+"""Of imports on standby where the system refuses a policy below all others."""
 LINGER_SECONDS = 1.0
 """How long unsent frames may delay the exit."""
 
@@ -270,11 +270,18 @@ def _failed(error: Exception) -> CoreFailed:
 
 
 def _at_low_priority(action: Callable[[], None]) -> None:
-    """Run `action` at low priority, in its own thread, because a lowered priority is final."""
+    """Run `action` when cores are idle, in its own thread, because a lowered priority is final.
+
+    Beside a load of 80 %, nice 10 delayed requests: p99 279 ms in place of 80.
+    """
 
     def act() -> None:
         if sys.platform == "linux":  # elsewhere the priority belongs to the process
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+            me = threading.get_native_id()
+            try:
+                os.sched_setscheduler(me, os.SCHED_IDLE, os.sched_param(0))
+            except OSError:
+                os.setpriority(os.PRIO_PROCESS, me, NICENESS)
         action()
 
     thread = threading.Thread(target=act, name="prepare")
