@@ -20,6 +20,7 @@ What a queue copies is garbage on the device until the device is told to wait fo
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -361,6 +362,14 @@ class _Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._device.run(func, args, kwargs or {})
+
+
+def held_bytes() -> int:
+    """Return the bytes of all tensors on fake devices."""
+    gc.collect()
+    tensors = [each for each in gc.get_objects() if type(each) is OnDevice]
+    storages = [tensor.there.untyped_storage() for tensor in tensors]
+    return sum({each.data_ptr(): each.nbytes() for each in storages}.values())
 
 
 def _storage(tensor: OnDevice) -> int:

@@ -13,13 +13,14 @@ import torch
 from quire import LLM, LoRARequest, SamplingParams
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.executor.queued import QueueingWorker
+from quire.models.weights.offload import OffloadPlan
 from quire.ops.device import CPU
 from quire.ops.torch_ops.metal import LACKS
 from quire.ops.torch_ops.staged_copy import StagedCopier
 from quire.system.gpu_facts import Gpu
 from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
-from tests.fake_device import FakeDevice
+from tests.fake_device import FakeDevice, held_bytes
 from tests.golden.tiny_encoders import TEXTS, make_encoder
 from tests.golden.tiny_models import FEW_KINDS, of_each_kind, save_byte_tokenizer
 
@@ -130,9 +131,19 @@ def test_every_architecture(name: str, tiny_folder: Path, tokenizer: str, gpu: F
     agree(gpu, str(tiny_folder), ask, tokenizer=tokenizer, **limits)
 
 
-def test_most_of_its_memory_is_for_the_model(gpu: FakeDevice) -> None:
-    with gpu.watching(), LLM("embedded", max_model_len=64, num_threads=1) as llm:
-        assert llm.resolved.config.memory_budget_bytes == int(0.9 * gpu.total_bytes)
+@pytest.mark.parametrize("share", [None, 0.5])
+def test_a_share_of_its_memory_is_for_the_model(
+    share: float | None, gpu: FakeDevice, tiny: str
+) -> None:
+    """What lies there after a start, with the activations that the plan leaves room for."""
+    gpu.total_bytes = 40 * 2**20
+    fields = {} if share is None else {"gpu_memory_utilization": share}
+    given: dict[str, Any] = {"max_model_len": 256, "max_num_seqs": 256, "num_threads": 1}
+    before = held_bytes()
+    with gpu.watching(), LLM(tiny, **given, **fields) as llm:
+        budget = int((share or 0.9) * gpu.total_bytes)
+        held = held_bytes() - before + int(str(llm.facts["activation_bytes"]))
+        assert 0.99 * budget < held <= budget + 2**16  # inputs of a step, which are small
 
 
 def test_steps_without_tokens(gpu: FakeDevice, tiny: str) -> None:
@@ -202,12 +213,45 @@ def test_blocks_leave_the_device_and_come_back(
     assert moved["load"] > 0
 
 
+@pytest.mark.parametrize("swap_space", [0.0, 0.001])
+def test_preempted_blocks_are_swapped_if_there_is_space(
+    swap_space: float, gpu: FakeDevice, tiny: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[int] = []
+    real = StagedCopier.store
+
+    def store(self: StagedCopier, moves: Any) -> list[int]:
+        stored.append(len(moves))
+        return real(self, moves)
+
+    monkeypatch.setattr(StagedCopier, "store", store)
+    params = SamplingParams(temperature=0.0, max_tokens=10, ignore_eos=True)
+    fields: dict[str, Any] = {
+        "num_gpu_blocks_override": 9, "max_model_len": 64, "block_size": 8,
+        "swap_space": swap_space, "enable_prefix_caching": False,
+    }  # fmt: skip
+    if swap_space:
+        fields["preemption_mode"] = "swap"
+
+    def ask(llm: LLM) -> Any:
+        room = int(str(llm.facts["host_kv_bytes"]))
+        assert 0.9 * swap_space * 2**30 <= room <= swap_space * 2**30
+        return asking(params, [list(range(3 + n, 23 + n)) for n in (0, 1, 2)])(llm)
+
+    on_gpu(gpu, tiny, ask, **fields)
+    assert (sum(stored) > 0) == (swap_space > 0)
+
+
 def test_offloaded_weights_give_the_same(gpu: FakeDevice) -> None:
     share = 0.008
     facts: list[dict[str, object]] = []
+    there: list[int] = []
+    saved: list[int] = []
 
     def ask(llm: LLM) -> Any:
         facts.append(llm.facts)
+        there.append(held_bytes())
+        saved.append(OffloadPlan(llm.resolved.config).saved_bytes)
         return asking(PARAMS[:1], PROMPTS[:1])(llm)
 
     plain = on_gpu(gpu, "embedded", ask)
@@ -217,6 +261,8 @@ def test_offloaded_weights_give_the_same(gpu: FakeDevice) -> None:
     assert isinstance(held, int)
     assert 0.5 * share * 2**30 <= held <= share * 2**30
     assert max(gpu.pins) == held
+    assert saved[1] > 2**20
+    assert abs(there[0] - there[1] - saved[1]) <= 2**12  # of the device: two layers stay there
     assert sum(gpu.pins) <= 1.05 * share * 2**30  # a step's inputs as well
     assert gpu.queued > 10
     assert facts[0]["weight_bytes"] == facts[1]["weight_bytes"]
