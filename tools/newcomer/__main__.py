@@ -29,10 +29,7 @@ START_SECONDS, TASK_SECONDS = 300.0, 300.0
 WIDTH = 160
 _MASKS = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
-    (
-        re.compile(r"\b(cmpl|chatcmpl|resp|msg|call|modelperm|fp)[-_][0-9a-zA-Z]{6,}"),
-        r"\1-…",
-    ),
+    (re.compile(r"\b((?:cmpl|chatcmpl|resp|msg|call|fp)[-_])[0-9a-zA-Z]{6,}"), r"\1…"),
     (re.compile(r'"(created|created_at|completed_at)":\s*[\d.]+'), r'"\1":…'),
     (re.compile(r"\b\d{2}:\d{2}:\d{2}\b"), "…"),
     (re.compile(r"[\d.,]*\d(?= ?(?:%|s\b|ms\b|tok/s|[KMGT]i?B\b|GB/s|tokens in the KV))"), "…"),
