@@ -11,9 +11,11 @@ import pytest
 from starlette.routing import Route
 
 from quire.server.http import protocol
+from quire.server.http.bounded import BoundedConnection
 from quire.server.http.protocol import MAX_HEADER_BYTES
 from tests.faults.requests import assert_no_secret
 from tests.faults.sites import HEAD, PATIENCE, Passing, Site, site, until
+from tests.unit.server.test_turns import LoopTurns
 
 
 @pytest.mark.parametrize("complete", [False, True])
@@ -153,6 +155,25 @@ async def test_row_17_slowloris(sent: bytes, pass_time: Passing, where: Site) ->
     client.close()
     await until(lambda: not where.connections)
     await where.assert_unharmed()
+
+
+async def test_row_17_a_body_in_chunks_of_one_byte_leaves_the_loop_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with site() as where:
+        turns = LoopTurns()
+        parsed = turns.counted(BoundedConnection.next_event)
+        monkeypatch.setattr(BoundedConnection, "next_event", parsed)
+        body = json.dumps({"prompt": "a", "max_tokens": 3, "user": "x" * 2000}).encode()
+        chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+        client = await where.connect()
+        await client.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+        assert (await client.answer()).startswith(b"HTTP/1.1 200 ")
+        done = turns.stop()
+        assert done.total() > len(body)
+        assert max(done.values()) < 100
+        client.close()
+        await where.assert_unharmed()
 
 
 async def test_row_17_is_told_in_the_shape_of_the_api(

@@ -27,15 +27,26 @@ class Flow:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.is_reading = True
+        self._wanted, self._held = True, False
         self._transport = transport
         self._writable = asyncio.Event()
         self._writable.set()
 
     def read(self, wanted: bool) -> None:
         """Read from the connection, or stop reading from it."""
-        if wanted is not self.is_reading:
-            self.is_reading = wanted
-            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
+        self._wanted = wanted
+        self._apply()
+
+    def hold(self, held: bool) -> None:
+        """Stop reading, whatever is wanted, or stop no more."""
+        self._held = held
+        self._apply()
+
+    def _apply(self) -> None:
+        reads = self._wanted and not self._held
+        if reads is not self.is_reading:
+            self.is_reading = reads
+            (self._transport.resume_reading if reads else self._transport.pause_reading)()
 
     def pause_writing(self) -> None:
         self._writable.clear()

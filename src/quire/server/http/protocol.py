@@ -13,23 +13,20 @@ import select
 import sys
 from dataclasses import field
 from http import HTTPStatus
-from typing import Any, cast
+from typing import cast
 from urllib.parse import unquote
 
 import h11
 from starlette.types import ASGIApp, Scope
 
 from quire.server.errors import LINGER_SECONDS, ApiError, encode_error
+from quire.server.http.bounded import BoundedConnection
 from quire.server.http.exchange import Exchange, Flow
 from quire.system.records import dataclass
 
 _TRANSPORT = "quire.transport"
 _AUTHORITY = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 """Begins a target in absolute form, as clients send it to proxies."""
-_LINE_END = b"\r\n"
-
-_LENGTHS = {b"content-length", b"transfer-encoding"}
-
 MAX_HEADER_BYTES = 65536
 """Most bytes of a request's line and headers, including the blank line."""
 LINGER_BYTES = 128 * 2**20
@@ -51,6 +48,9 @@ MAX_SPARES = 8
 SPARE_SECONDS = 1.0
 """Time for the request of a connection beyond the limit, and for reading its refusal."""
 _HEALTH = "/health"
+TURN_EVENTS = 64
+"""Parts of a body that are handled before others have their turn: each costs 15 µs, and a client
+may send bodies in chunks of one byte."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class HttpProtocol(asyncio.Protocol):
     flow: Flow
 
     def __init__(self, site: Site, *, is_spare: bool = False) -> None:
-        self.conn = _BoundedConnection(h11.SERVER, MAX_HEADER_BYTES)
+        self.conn = BoundedConnection(h11.SERVER, MAX_HEADER_BYTES)
         self._site = site
         self._loop = asyncio.get_running_loop()
         self._exchange: Exchange | None = None
@@ -178,8 +178,8 @@ class HttpProtocol(asyncio.Protocol):
         return self.asks_nothing and not (self._is_spare or self.transport.is_closing())
 
     def _handle_events(self) -> None:
-        """Handle what h11 has parsed."""
-        while True:
+        """Handle what h11 has parsed; read no more until all of it is handled."""
+        for _ in range(TURN_EVENTS):
             try:
                 event = self.conn.next_event()
             except h11.RemoteProtocolError as error:
@@ -207,6 +207,14 @@ class HttpProtocol(asyncio.Protocol):
                 self._exchange.end_body()
             elif self.conn.our_state is h11.DONE:  # the answer came before the body's end
                 self.conn.start_next_cycle()
+        self.flow.hold(True)
+        self._loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Handle the rest of what was received."""
+        self.flow.hold(False)
+        if not (self._refused or self.transport.is_closing()):
+            self._handle_events()
 
     def _begin(self, request: h11.Request) -> None:
         """Run the application for a request whose headers have arrived."""
@@ -339,40 +347,6 @@ class HttpProtocol(asyncio.Protocol):
         with contextlib.suppress(NotImplementedError):  # TLS cannot be half-closed
             self.transport.write_eof()  # for clients that read until the end of the stream
         self.flow.read(True)
-
-
-class _BoundedConnection(h11.Connection):
-    """Refuses long headers in any split, of which h11 limits only incomplete ones; other versions
-    of HTTP; and bodies with two lengths, of which a proxy may have taken the other one (RFC 9112,
-    6.1). Accepts an empty line before a request (RFC 9112, 2.2)."""
-
-    def next_event(self) -> Any:
-        if self.their_state is h11.IDLE:
-            data = self.trailing_data[0]
-            if _LINE_END.startswith(data):
-                return h11.NEED_DATA
-            if data.startswith(_LINE_END):
-                self._receive_buffer.maybe_extract_at_most(len(_LINE_END))
-        before = len(self._receive_buffer)
-        event = super().next_event()
-        size = before - len(self._receive_buffer)
-        if not isinstance(event, h11.Request):
-            return event
-        if size > self._max_incomplete_event_size:
-            raise h11.RemoteProtocolError(
-                f"a head of {size} bytes",
-                error_status_hint=HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-            )
-        if not event.http_version.startswith(b"1."):
-            raise h11.RemoteProtocolError(
-                f"its version is {event.http_version.decode()}",
-                error_status_hint=HTTPStatus.HTTP_VERSION_NOT_SUPPORTED,
-            )
-        if _LENGTHS.issubset(dict(event.headers)):
-            raise h11.RemoteProtocolError(
-                "it has Content-Length and Transfer-Encoding; send one of them"
-            )
-        return event
 
 
 def _address(transport: asyncio.BaseTransport, name: str) -> tuple[str, int] | None:
