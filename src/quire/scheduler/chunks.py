@@ -45,6 +45,8 @@ class LevelChunks:
             computed: how many of them are computed.
             prompts: how many prompts of about this length follow one another, including this one.
         """
+        if self._max_tokens <= LEAST:
+            return self._max_tokens
         middle = length // 2
 
         def total(chunk: int) -> float:
@@ -56,7 +58,7 @@ class LevelChunks:
         level = self._seconds(max(size for size in totals if totals[size] <= limit), middle)
         if self._seconds(self._max_tokens, computed) <= level:
             return self._max_tokens
-        tiles = range(min(LEAST, self._max_tokens), self._max_tokens, TILE)
+        tiles = range(LEAST, self._max_tokens, TILE)
         fits = bisect_right(tiles, level, key=lambda chunk: self._seconds(chunk, computed))
         return tiles[max(fits, 1) - 1]
 

@@ -51,6 +51,12 @@ def test_they_beat_chunks_of_any_one_size() -> None:
             assert level < SLACK * makespan(equal, 4)
 
 
+def test_steps_too_small_to_divide_are_full() -> None:
+    """Chunks far into a long prompt take longer than one in its middle."""
+    for most in (1, 16, LEAST):
+        assert LevelChunks(CHEAP_READS, 2, most).tokens(100_000, 99_000) == most
+
+
 def test_prompts_behind_each_other_fill_the_stages() -> None:
     level = LevelChunks(CHEAP_READS, 2, MOST)
     assert level.tokens(4_000, 0, prompts=1) < level.tokens(4_000, 0, prompts=50)
