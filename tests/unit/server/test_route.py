@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,19 +74,31 @@ class Routed:
 
 
 @asynccontextmanager
-async def routed(seconds: float = 0.0, **options: Any) -> AsyncIterator[Routed]:
-    async with AsyncExitStack() as stack:
-        engines = [await stack.enter_async_context(running(seconds, **options)) for _ in range(2)]
-        servers = [await listen(each.app) for each in engines]
-        router = Router([Upstream(each.url) for each in servers], 2**20)
-        await stack.enter_async_context(router.lifespan())
+async def fronted(*apps: ASGIApp) -> AsyncIterator[tuple[Router, httpx.AsyncClient, list[Any]]]:
+    """A router in front of applications, its client, and where the applications listen."""
+    servers = [await listen(each) for each in apps]
+    router = Router([Upstream(each.url) for each in servers], 2**20)
+    async with router.lifespan():
         front = await listen(create_router_app(router))
-        http = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=front.url, timeout=PATIENCE)
-        )
-        yield Routed(engines, servers, router, http)
+        async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE) as http:
+            yield router, http, servers
         for each in (front, *servers):
             await each.stop()
+
+
+@asynccontextmanager
+async def routed(seconds: float = 0.0, **options: Any) -> AsyncIterator[Routed]:
+    async with (
+        running(seconds, **options) as one,
+        running(seconds, **options) as other,
+        fronted(one.app, other.app) as (router, http, servers),
+    ):
+        yield Routed([one, other], servers, router, http)
+
+
+async def answer_health(send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
 
 
 async def complete(routed: Routed, **fields: Any) -> httpx.Response:
@@ -185,25 +197,17 @@ async def test_requests_leave_a_server_that_is_stuck() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
 
-    async with running() as engine:
-        servers = [await listen(hangs), await listen(engine.app)]
-        stuck, well = upstreams = [Upstream(each.url) for each in servers]
-        router = Router(upstreams, 2**20)
-        async with router.lifespan():
-            stuck.is_healthy = well.is_healthy = True
-            stuck.heard()
-            front = await listen(create_router_app(router))
-            async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE) as http:
-                answer = asyncio.create_task(http.post("/v1/completions", json=BODY))
-                await until(lambda: asked == 1)
-                for _ in range(upstream.SILENT_CHECKS):
-                    assert not answer.done()
-                    await stuck.check()
-                assert (await answer).json()["choices"][0]["text"] == "bcd"
-            assert (asked, router.retries, router.healthy) == (1, 1, 0b10)
-            await front.stop()
-        for each in servers:
-            await each.stop()
+    async with running() as engine, fronted(hangs, engine.app) as (router, http, _):
+        stuck, well = router.upstreams
+        stuck.is_healthy = well.is_healthy = True
+        stuck.heard()
+        answer = asyncio.create_task(http.post("/v1/completions", json=BODY))
+        await until(lambda: asked == 1)
+        for _ in range(upstream.SILENT_CHECKS):
+            assert not answer.done()
+            await stuck.check()
+        assert (await answer).json()["choices"][0]["text"] == "bcd"
+        assert (asked, router.retries, router.healthy) == (1, 1, 0b10)
 
 
 @pytest.mark.usefixtures("checked_by_hand")
@@ -219,22 +223,16 @@ async def test_a_server_that_streams_is_not_stuck() -> None:
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    server = await listen(starved)
-    checked = Upstream(server.url)
-    router = Router([checked], 2**20)
-    async with router.lifespan():
+    async with fronted(starved) as (router, http, _):
+        [checked] = router.upstreams
         checked.is_healthy = True
-        front = await listen(create_router_app(router))
-        async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE) as http:
-            answer = asyncio.create_task(http.post("/v1/completions", json=BODY))
-            for _ in range(count):
-                due.put_nowait(b"a")
-                await until(lambda: checked._silent == 0)
-                await checked.check()
-            due.put_nowait(b"")
-            assert (await answer).text == "a" * count
-        await front.stop()
-    await server.stop()
+        answer = asyncio.create_task(http.post("/v1/completions", json=BODY))
+        for _ in range(count):
+            due.put_nowait(b"a")
+            await until(lambda: checked._silent == 0)
+            await checked.check()
+        due.put_nowait(b"")
+        assert (await answer).text == "a" * count
 
 
 async def test_a_broken_answer_is_not_repeated() -> None:
@@ -242,25 +240,18 @@ async def test_a_broken_answer_is_not_repeated() -> None:
 
     async def breaks(scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == "/health":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
+            await answer_health(send)
             return
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True})
         scope["extensions"]["quire.transport"].abort()
 
-    broken = await listen(breaks)
-    router = Router([Upstream(broken.url)], 2**20)
-    async with router.lifespan():
-        front = await listen(create_router_app(router))
-        async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE) as http:
-            answer = await http.post("/v1/completions", json=BODY)
-        events = [line for line in answer.text.split("\n") if line]
-        assert events[0] == "data: 1"
-        assert "broke off" in json.loads(events[1].removeprefix("data: "))["error"]["message"]
-        await front.stop()
-    await broken.stop()
+    async with fronted(breaks) as (_, http, _):
+        answer = await http.post("/v1/completions", json=BODY)
+    events = [line for line in answer.text.split("\n") if line]
+    assert events[0] == "data: 1"
+    assert "broke off" in json.loads(events[1].removeprefix("data: "))["error"]["message"]
 
 
 async def test_a_request_that_servers_drop_makes_none_of_them_unhealthy() -> None:
@@ -268,21 +259,13 @@ async def test_a_request_that_servers_drop_makes_none_of_them_unhealthy() -> Non
 
     async def drops(scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] == "/health":
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await send({"type": "http.response.body", "body": b""})
+            await answer_health(send)
             return
         scope["extensions"]["quire.transport"].abort()
 
-    servers = [await listen(drops) for _ in range(2)]
-    router = Router([Upstream(each.url) for each in servers], 2**20)
-    async with router.lifespan():
-        front = await listen(create_router_app(router))
-        async with httpx.AsyncClient(base_url=front.url, timeout=PATIENCE) as http:
-            assert (await http.post("/v1/completions", json=BODY)).status_code == 503
+    async with fronted(drops, drops) as (router, http, _):
+        assert (await http.post("/v1/completions", json=BODY)).status_code == 503
         assert router.healthy == 0b11
-        await front.stop()
-    for each in servers:
-        await each.stop()
 
 
 async def test_responses_of_one_id_are_told_apart() -> None:
