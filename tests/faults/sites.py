@@ -8,9 +8,8 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from quire.server.http.listener import bind
-from quire.server.http.protocol import Site as HttpSite
 from quire.server.http.server import HttpServer
+from tests.listening import listening
 from tests.unit.server.fake_engine import Running, running
 
 PATIENCE = 120.0
@@ -84,16 +83,11 @@ class Site:
 async def site(
     seconds: float = 0.0, max_connections: int = 1000, **options: object
 ) -> AsyncIterator[Site]:
-    async with running(seconds, **options) as app:
-        with bind("127.0.0.1", 0) as listener:
-            listener.listen()
-            server = HttpServer(HttpSite(app.app, max_connections))
-            task = asyncio.create_task(server.serve(listener))
-            try:
-                yield Site(app, listener.getsockname()[1], server)
-            finally:
-                server.stop()
-                await task
+    async with (
+        running(seconds, **options) as app,
+        listening(app.app, max_connections=max_connections) as (server, address),
+    ):
+        yield Site(app, address[1], server)
 
 
 async def until(condition: object) -> None:

@@ -32,11 +32,9 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from quire.server.http.listener import bind
-from quire.server.http.protocol import Site
-from quire.server.http.server import HttpServer
+from tests.faults.sites import site
 from tests.unit.engine.echo import EchoExecutor
-from tests.unit.server.fake_engine import MODEL, running
+from tests.unit.server.fake_engine import MODEL
 
 CHECKS = [
     not_a_server_error,
@@ -72,23 +70,15 @@ def served() -> Iterator[str]:
     faults: list[BaseException] = []
 
     async def serve() -> None:
-        async with running(executor=Recorder) as app:
-            listener = bind("127.0.0.1", 0)
-            listener.listen()
-            server = HttpServer(Site(app.app))
-            task = asyncio.create_task(server.serve(listener))
-            port = listener.getsockname()[1]
-            address.append(f"http://127.0.0.1:{port}")
+        async with site(executor=Recorder) as where:
+            address.append(f"http://127.0.0.1:{where.port}")
             ready.set()
             await asyncio.to_thread(done.wait)
             async with asyncio.timeout(PATIENCE):
-                while app.engine.num_unfinished:  # noqa: ASYNC110
+                while where.app.engine.num_unfinished:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            app.core.scheduler.check_integrity()
-            assert app.core.scheduler.kv.pool.num_used == 0
-            assert (await app.complete(max_tokens=3)).json()["choices"][0]["text"] == "bcd"
-            server.stop(grace=60)
-            await task
+            where.app.core.scheduler.check_integrity()
+            await where.assert_unharmed()
 
     def work() -> None:
         try:

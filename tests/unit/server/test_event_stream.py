@@ -15,10 +15,8 @@ from quire.core.outputs import CompletionOutput, Logprob, RequestOutput
 from quire.frontend.output.stream import OutputSink
 from quire.server.http import event_stream
 from quire.server.http.event_stream import EventStream
-from quire.server.http.listener import bind
-from quire.server.http.protocol import Site
-from quire.server.http.server import HttpServer
 from quire.server.turns import LOGPROBS_PER_TURN, Turns
+from tests.listening import listening
 from tests.unit.server.fake_engine import Running, running
 from tests.unit.server.sse import events
 
@@ -28,15 +26,8 @@ POSITIONS = LOGPROBS_PER_TURN // 20
 @asynccontextmanager
 async def served(app: Running) -> AsyncIterator[str]:
     """The application behind a socket, as `serve` runs it."""
-    with bind("127.0.0.1", 0) as listener:
-        listener.listen()
-        server = HttpServer(Site(app.app))
-        task = asyncio.create_task(server.serve(listener))
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.stop(grace=60)
-            await task
+    async with listening(app.app, grace=60) as (_, (host, port)):
+        yield f"http://{host}:{port}"
 
 
 @pytest.fixture

@@ -15,10 +15,9 @@ from starlette.types import Receive, Scope, Send
 from quire.core.errors import ConfigError
 from quire.server.http import exchange
 from quire.server.http.listener import at_path, bind, bind_path, check_exposure
-from quire.server.http.protocol import Site
-from quire.server.http.server import HttpServer
 from quire.server.http.tls import Tls, live_context
 from tests.certificate import write_pem
+from tests.listening import listening
 
 
 def test_bind_takes_any_free_port() -> None:
@@ -131,16 +130,11 @@ async def test_a_client_of_a_unix_socket_has_no_address(tmp_path: Path) -> None:
         await send({"type": "http.response.body", "body": b""})
 
     path = str(tmp_path / "quire.sock")
-    with bind_path(path) as listener:
-        listener.listen()
-        server = HttpServer(Site(app))
-        task = asyncio.create_task(server.serve(listener))
+    async with listening(app, bind_path(path)):
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 204 ")
         writer.close()
-        server.stop()
-        await task
     assert (scopes[0]["client"], scopes[0]["server"]) == (None, None)
 
 
@@ -159,16 +153,11 @@ async def test_others_run_between_the_parts_of_a_large_body(
         order.append("written")
 
     path = str(tmp_path / "quire.sock")
-    with bind_path(path) as listener:
-        listener.listen()
-        server = HttpServer(Site(app))
-        task = asyncio.create_task(server.serve(listener))
+    async with listening(app, bind_path(path)):
         reader, writer = await asyncio.open_unix_connection(path)
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await reader.read()).partition(b"\r\n\r\n")[2] == body
         writer.close()
-        server.stop()
-        await task
     assert order == ["another", "written"]
 
 
@@ -193,18 +182,13 @@ async def test_an_idle_server_sleeps_and_tells_the_date(monkeypatch: pytest.Monk
     async def forbidden(delay: float) -> None:
         raise AssertionError(f"the server looks around every {delay} s")
 
-    listener = bind("127.0.0.1", 0)
-    listener.listen()
-    server = HttpServer(Site(app))
-    serving = asyncio.create_task(server.serve(listener))
-    with monkeypatch.context() as patch:
-        patch.setattr("quire.server.http.server.asyncio.sleep", forbidden)
-        reader, writer = await asyncio.open_connection(*listener.getsockname())
-        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        head = (await reader.read()).decode()
+    async with listening(app) as (_, address):
+        with monkeypatch.context() as patch:
+            patch.setattr("quire.server.http.server.asyncio.sleep", forbidden)
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            head = (await reader.read()).decode()
+        writer.close()
     date = re.search(r"^date: (.*)\r$", head, re.MULTILINE)
     age = datetime.now(UTC) - parsedate_to_datetime(date[1])
     assert timedelta(seconds=-2) < age < timedelta(seconds=60)
-    writer.close()
-    server.stop()
-    await serving
