@@ -11,11 +11,10 @@ import argparse
 import asyncio
 import re
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import Any
 
 import hypothesis
@@ -33,6 +32,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from tests.faults.sites import site
+from tests.listening import in_thread
 from tests.unit.engine.echo import EchoExecutor
 from tests.unit.server.fake_engine import MODEL
 
@@ -62,43 +62,20 @@ class Recorder(EchoExecutor):
         return not before if self.recording else {"writing": False, "failures": [], "files": []}
 
 
-@contextmanager
-def served() -> Iterator[str]:
-    """The address of a fresh server in a thread of its own, which is found sound at the end."""
-    ready, done = threading.Event(), threading.Event()
-    address: list[str] = []
-    faults: list[BaseException] = []
+@asynccontextmanager
+async def sound() -> AsyncIterator[str]:
+    """The address of a fresh server, which is found sound at the end."""
+    async with site(executor=Recorder) as where:
+        yield f"http://127.0.0.1:{where.port}"
+        async with asyncio.timeout(PATIENCE):
+            while where.app.engine.num_unfinished:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        where.app.core.scheduler.check_integrity()
+        await where.assert_unharmed()
 
-    async def serve() -> None:
-        async with site(executor=Recorder) as where:
-            address.append(f"http://127.0.0.1:{where.port}")
-            ready.set()
-            await asyncio.to_thread(done.wait)
-            async with asyncio.timeout(PATIENCE):
-                while where.app.engine.num_unfinished:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            where.app.core.scheduler.check_integrity()
-            await where.assert_unharmed()
 
-    def work() -> None:
-        try:
-            asyncio.run(serve())
-        except BaseException as error:
-            faults.append(error)
-        finally:
-            ready.set()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        ready.wait()
-        if not faults:
-            yield address[0]
-    finally:
-        done.set()
-        thread.join()
-    if faults:
-        raise faults[0]
+def served() -> AbstractContextManager[str]:
+    return in_thread(sound())
 
 
 def fuzz(count: int, seed: int, *, in_turn: bool = False) -> Counter[int]:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from tests.listening import in_thread, listening
 
 Answer = Callable[[dict[str, Any]], list[str]]
 """A request's body → the data of the stream's events."""
@@ -30,9 +35,9 @@ def chat(body: dict[str, Any]) -> list[str]:
 
 
 class OpenAIServer:
-    """Serves model "tiny" in a thread; keeps every body it was sent."""
+    """Serves model "tiny"; keeps every body it was sent."""
 
-    def __init__(self, answer: Answer, models: list[str]) -> None:
+    def __init__(self, answer: Answer, models: tuple[str, ...]) -> None:
         self.answer = answer
         self.models = models
         self.bodies: list[dict[str, Any]] = []
@@ -44,73 +49,39 @@ class OpenAIServer:
         self.profiles: list[str] = []
         self.url = ""
 
-    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = await reader.readuntil(b"\r\n\r\n")
-                length = int(head.lower().split(b"content-length:")[1].split()[0])
-                body = await reader.readexactly(length)
-                if head.startswith(b"GET /metrics "):
-                    text = self.metrics()
-                    status = b"200 OK" if text else b"404 Not Found"
-                    writer.write(b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(text)))
-                    writer.write(text)
-                    continue
-                if head.startswith(b"POST /reset_prefix_cache "):
-                    status = b"200 OK" if self.forgets else b"404 Not Found"
-                    self.resets += self.forgets
-                    writer.write(b"HTTP/1.1 %s\r\nContent-Length: 0\r\n\r\n" % status)
-                    continue
-                if b"_profile " in head.split(b"\r\n")[0]:
-                    self.profiles.append(head.split()[1].decode())
-                    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-                    continue
-                if head.startswith(b"GET /v1/models "):
-                    listed = json.dumps({"data": [{"id": name} for name in self.models]}).encode()
-                    head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(listed)
-                    writer.write(head + listed)
-                    continue
-                await self.stream(json.loads(body), writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass
-        finally:
-            writer.close()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        response: Response
+        match scope["path"]:
+            case "/metrics":
+                text = self.metrics()
+                response = Response(text, 200 if text else 404)
+            case "/reset_prefix_cache":
+                self.resets += self.forgets
+                response = Response(status_code=200 if self.forgets else 404)
+            case "/start_profile" | "/stop_profile" as path:
+                self.profiles.append(path)
+                response = Response()
+            case "/v1/models":
+                response = JSONResponse({"data": [{"id": name} for name in self.models]})
+            case _:
+                response = StreamingResponse(self._events(await request.json()))
+        await response(scope, receive, send)
 
-    async def stream(self, body: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    async def _events(self, body: dict[str, Any]) -> AsyncIterator[str]:
         self.bodies.append(body)
         self.active += 1
         self.most_active = max(self.most_active, self.active)
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         for data in self.answer(body):
-            event = f"data: {data}\n\n".encode()
-            writer.write(b"%x\r\n%s\r\n" % (len(event), event))
-            await writer.drain()
+            yield f"data: {data}\n\n"
             await asyncio.sleep(0.002)
         self.active -= 1
-        writer.write(b"0\r\n\r\n")
 
 
 @contextmanager
 def serving(answer: Answer = completion, models: tuple[str, ...] = ("tiny",)) -> Iterator[Any]:
-    server = OpenAIServer(answer, list(models))
-    started = threading.Event()
-    stops: list[Callable[[], object]] = []
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        stops.append(lambda: loop.call_soon_threadsafe(stop.set))
-        listener = await asyncio.start_server(server.handle, "127.0.0.1", 0)
-        server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        started.set()
-        async with listener:
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
-    thread.start()
-    assert started.wait(60)
-    try:
+    """A server in a thread of its own, until the end of the block."""
+    server = OpenAIServer(answer, models)
+    with in_thread(listening(server)) as (_, (host, port)):
+        server.url = f"http://{host}:{port}"
         yield server
-    finally:
-        stops[0]()
-        thread.join(60)
