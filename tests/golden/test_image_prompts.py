@@ -32,6 +32,7 @@ _CLIP = {
 }  # fmt: skip
 KINDS: dict[str, tuple[str, tuple[str, ...], dict[str, Any]]] = {
     "gemma3": ("Gemma3", _GEMMA, {"image_seq_length": 4}),
+    "gemma4": ("Gemma4", ("<|image|>", "<boi>", "<eoi>"), {}),
     "idefics3": (
         "Idefics3",
         (
@@ -59,6 +60,9 @@ def write(folder: Path, kind: str) -> dict[str, int]:
     fields = ("boi_token_index", "image_token_index", "eoi_token_index")
     if kind == "gemma3":
         config |= dict(zip(fields, ids.values(), strict=True))
+    elif kind == "gemma4":
+        named = ("image_token_id", "boi_token_id", "eoi_token_id")
+        config |= dict(zip(named, ids.values(), strict=True))
     else:
         config["image_token_id" if "image_token_id" in config else fields[1]] = ids[names[0]]
     (folder / "config.json").write_text(json.dumps(config))
@@ -79,6 +83,10 @@ def processor(folder: Path, kind: str, ids: dict[str, int], monkeypatch: Any) ->
             setattr(tokenizer, f"{role}_token_id", ids[name])
     elif kind != "gemma3":
         tokenizer.image_token, tokenizer.image_token_id = names[0], ids[names[0]]
+    if kind == "gemma4":
+        tokenizer.boi_token, tokenizer.eoi_token = names[1:]
+        tokenizer.boa_token = tokenizer.eoa_token = EOS
+        fields = {"feature_extractor": None, "video_processor": None}
     made = getattr(transformers, f"{MODELS[kind][0]}Processor")
     monkeypatch.setattr(made, "check_argument_for_proper_class", lambda self, name, given: None)
     pixels = getattr(transformers, f"{images}ImageProcessorPil")(**MODELS[kind][2])
@@ -103,7 +111,7 @@ def test_tokens(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         for text in (f"a\n{mark}\nb", f"x\n\n\n{mark}{mark}\n\n", f"{mark} and {mark}"):
             given = [pictures[(first + i) % len(SIZES)] for i in range(text.count(mark))]
             shown = [Image.fromarray(each) for each in given]
-            nested = [shown] if kind in ("gemma3", "idefics3") else shown
+            nested = [shown] if kind in ("gemma3", "gemma4", "idefics3") else shown
             expected = oracle(text=[text], images=nested, add_special_tokens=False, **pan)
             prepared = [prepare(each, config.model.vision, config.images) for each in given]
             plain = tokenizer.encode(text, add_special_tokens=False)

@@ -22,17 +22,11 @@ TOWER = {
     "image_size": 32, "num_hidden_layers": 1,
 }  # fmt: skip
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma4": (
-        "Gemma4",
+    "vipllava": (
+        "VipLlava",
         {
-            "text_config": TEXT | {
-                "global_head_dim": 32, "num_kv_shared_layers": 2, "sliding_window": 8,
-                "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 300,
-                "layer_types": ["sliding_attention", "full_attention"] * 2,
-                "use_bidirectional_attention": "vision",
-            },
-            "vision_config": TOWER | {"num_key_value_heads": 2, "head_dim": 16},
-            "audio_config": None,
+            "text_config": TEXT | {"model_type": "llama"},
+            "vision_config": TOWER | {"model_type": "clip_vision_model"},
         },
     ),
     "voxtral": (
@@ -48,7 +42,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 PROMPT = [5, 6, 7, 8, 9, 33, 12, 50, 60, 7, 7, 20, 21, 22]
 NEW = 12
-FEW = ("gemma4",)
+FEW = ("vipllava",)
 
 
 @pytest.mark.parametrize(

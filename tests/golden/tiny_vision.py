@@ -42,6 +42,11 @@ _QWEN: dict[str, Any] = {
     "video_token_id": 293,
 }
 _GLM = {name: value for name, value in _QWEN.items() if not name.startswith("vision")}
+_GEMMA4 = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 16, "patch_size": 4, "pooling_kernel_size": 2,
+    "position_embedding_size": 300,
+}  # fmt: skip
 _GLM_TOWER = {
     "depth": 2, "hidden_size": 32, "num_heads": 2, "patch_size": 4, "image_size": 16,
     "out_hidden_size": 64,
@@ -74,6 +79,45 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "eoi_token_index": 260,
         },
         {"size": {"height": 32, "width": 32}},
+    ),
+    "gemma4": (
+        "Gemma4",
+        {
+            "vision_config": _GEMMA4 | {"use_clipped_linears": True},
+            "text_config": _TEXT | {
+                "head_dim": 16, "global_head_dim": 32, "num_hidden_layers": 4,
+                "num_kv_shared_layers": 2, "sliding_window": 8, "hidden_size_per_layer_input": 8,
+                "vocab_size_per_layer_input": 300, "pad_token_id": 3,
+                "layer_types": ["sliding_attention", "full_attention"] * 2,
+            },
+            "audio_config": None,
+            "image_token_id": IMAGE,
+            "boi_token_id": ROW,
+            "eoi_token_id": 260,
+            "video_token_id": 293,
+            "audio_token_id": 294,
+        },
+        {"max_soft_tokens": 70, "patch_size": 4, "pooling_kernel_size": 2},
+    ),
+    "gemma4_moe": (
+        "Gemma4",
+        {
+            "vision_config": _GEMMA4 | {"standardize": True, "num_key_value_heads": 1},
+            "text_config": _TEXT | {
+                "head_dim": 16, "global_head_dim": 32, "sliding_window": 8,
+                "hidden_size_per_layer_input": 0, "enable_moe_block": True, "num_experts": 4,
+                "top_k_experts": 2, "moe_intermediate_size": 32, "pad_token_id": 0,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "use_bidirectional_attention": "vision",
+            },
+            "audio_config": None,
+            "image_token_id": IMAGE,
+            "boi_token_id": ROW,
+            "eoi_token_id": 260,
+            "video_token_id": 293,
+            "audio_token_id": 294,
+        },
+        {"max_soft_tokens": 70, "patch_size": 4, "pooling_kernel_size": 2},
     ),
     "llava": (
         "Llava",
@@ -320,6 +364,13 @@ def write_vision_model(folder: Path, kind: str) -> Any:
         for parameter in model.parameters():
             noise = 0.1 * torch.randn_like(parameter)
             parameter.copy_(noise if parameter.dim() > 1 else parameter + noise)
+        if kind == "gemma4":  # its answer would have the token of a row
+            model.get_input_embeddings().weight[IMAGE] = 0
+        for name, buffer in model.named_buffers():
+            if name.endswith(("put_min", "put_max")):  # most numbers lie within
+                buffer.copy_((2 + torch.rand([])) * (-1 if name.endswith("min") else 1))
+            elif ".std_" in name:
+                buffer.copy_(0.1 * torch.randn_like(buffer) + name.endswith("scale"))
     model.save_pretrained(folder)
     if kind == "qwen3_vl_moe":
         _transpose_experts(folder / "model.safetensors")

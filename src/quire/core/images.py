@@ -15,14 +15,19 @@ else:
 IMAGE_PROCESSES = 3
 """Processes that decode images."""
 Fit = Literal[
-    "anyres", "bounded", "canvas", "cropped", "frames", "panned", "split", "square", "whole"
-]
+    "anyres", "bounded", "budget", "canvas", "cropped", "frames", "panned", "split", "square",
+    "whole",
+]  # fmt: skip
 """How an image is resized and cut (`frontend.images.prepare`)."""
-Place = Literal["ended_lines", "lines", "plain", "run", "tile_lines", "tiles"]
+Place = Literal["ended_lines", "framed", "lines", "plain", "run", "tile_lines", "tiles"]
 """What stands around an image's rows in a prompt (`frontend.images.expand`)."""
-Positions = Literal["none", "nearest", "corners", "centers", "cubic", "smooth"]
-"""The nearest learned position before counts; or four around count, from corner to corner or from
-center to center of the table; or sixteen; or all that a patch covers."""
+Positions = Literal["none", "nearest", "corners", "centers", "cubic", "smooth", "axes"]
+"""How a grid finds learned positions: the nearest before counts; or four around, from corner to
+corner or from center to center; or sixteen; or all that a patch covers. "axes": columns and rows
+have their own."""
+HeadOrder = Literal["halves", "pairs", "quarters"]
+"""Which elements of a head RoPE turns together: i and i + half of all; neighbours; or i and i +
+half in each half, one by columns and one by rows."""
 ProductActivation = Literal["none", "gelu", "gelu_tanh", "silu_mul"]
 
 
@@ -70,7 +75,7 @@ class Product(NamedTuple):
         bias: it has one.
         swapped: the checkpoint has up's rows before the gate's.
         norm: in front of it: a LayerNorm of each row, or of each patch in it, or an RMSNorm of each
-            patch by weight or by 1 + weight.
+            patch by weight, by 1 + weight, or by nothing.
         eps: of the norm.
         norm_activation: between both.
     """
@@ -79,7 +84,7 @@ class Product(NamedTuple):
     activation: ProductActivation = "none"
     bias: bool = True
     swapped: bool = False
-    norm: Literal["layer", "patch", "rms", "plus_one"] | None = None
+    norm: Literal["layer", "patch", "rms", "plus_one", "unit"] | None = None
     eps: float = 1e-5
     norm_activation: Literal["none", "gelu"] = "none"
 
@@ -92,7 +97,8 @@ class VisionConfig:
         kind: the family (`models.vision.registry`), which decides the names of weights.
         image_token: id of the token that stands for an image's row.
         placeholder: id of the token that stands for an image in a prompt; -1: the same.
-        end_token: id of the token behind an image's rows; -1 without one.
+        begin_token, end_token: ids of the tokens around an image's rows; -1 without.
+        own_token: id of the token whose embeddings in layers an image's rows have.
         hidden_size, intermediate_size, num_layers, num_heads: of the tower's layers.
         patch_size: pixels of a patch's side.
         activation, norm, norm_eps: of the tower.
@@ -101,20 +107,29 @@ class VisionConfig:
         place: what stands around its rows.
         merge: patches of a row's side; a row of the text model is merge² patches.
         pooled: a row is the mean of its patches, else they lie side by side.
+        pool_factor, standardized: the mean is multiplied by a number; then a vector is subtracted,
+            and another one multiplies the rest.
+        channels_last: the numbers of a patch are stored pixel by pixel.
         by_channel: their numbers lie side by side channel by channel, not patch by patch.
         line_ends: a token of text ends each line of rows.
         layer_scale: each sub-layer's result is multiplied by a vector.
-        whole: the rows of each image see each other, later ones too, or all tokens of a prompt do.
+        whole: the rows of each image see each other, later ones too, in all layers or in those that
+            slide; or all tokens of a prompt do.
         frames: how often a patch is repeated, where the tower also reads videos.
         image_size: side of the square image of learned positions, and often of images.
         positions: how the learned positions of other grids are found.
         kv_heads: heads of keys and values; 0: as many as of queries.
         qk_norm: of each head of queries and of keys, or of all heads at once.
+        head_dim: 0: the heads together are as wide as the tower.
+        v_norm, attention_scale, norm_gain: see `ModelConfig`.
+        post_norms: each sub-layer's result has a norm, too.
+        clipped: what enters and leaves each product of the layers is bounded.
         class_token: a row before the patches, dropped behind the layers.
         patch_bias, mlp_bias, qkv_bias, output_bias: these products have biases.
         patch_norm, embed_norm, final_norm: norms of patches before their positions are added, and
             before and behind the layers.
         rope_theta: of the rotation by height and width; 0 without it.
+        head_order, columns_first: what is turned, and whether columns turn the first half of it.
         alternate: height and width turn by every other frequency each, else both by the same.
         window: side, in pixels, of windows that layers attend in; 0 without them.
         full_layers: layers that attend to the whole image, if there are windows.
@@ -135,20 +150,25 @@ class VisionConfig:
     num_layers: int
     num_heads: int
     patch_size: int
-    activation: Literal["quick_gelu", "gelu", "gelu_tanh", "gelu_mul", "silu_mul"]
+    activation: Literal["quick_gelu", "gelu", "gelu_tanh", "gelu_mul", "gelu_tanh_mul", "silu_mul"]
     connector: tuple[Product, ...]
     fit: Fit = "whole"
     place: Place = "plain"
     norm: Literal["rms_norm", "layer_norm"] = "layer_norm"
     norm_eps: float = 1e-6
     placeholder: int = -1
+    begin_token: int = -1
     end_token: int = -1
+    own_token: int = 0
     merge: int = 1
     pooled: bool = False
+    pool_factor: float = 1.0
+    standardized: bool = False
+    channels_last: bool = False
     by_channel: bool = False
     line_ends: bool = False
     layer_scale: bool = False
-    whole: Literal["image", "prompt"] | None = None
+    whole: Literal["image", "sliding", "prompt"] | None = None
     frames: int = 1
     image_size: int = 0
     positions: Positions = "nearest"
@@ -158,11 +178,19 @@ class VisionConfig:
     qkv_bias: bool = True
     kv_heads: int = 0
     qk_norm: Literal["head", "full"] | None = None
+    head_dim: int = 0
+    v_norm: bool = False
+    attention_scale: float | None = None
+    norm_gain: Literal["rounded", "float32"] = "rounded"
+    post_norms: bool = False
+    clipped: bool = False
     output_bias: bool = True
     patch_norm: bool = False
     embed_norm: bool = False
     final_norm: bool = True
     rope_theta: float = 0.0
+    head_order: HeadOrder = "halves"
+    columns_first: bool = False
     alternate: bool = False
     window: int = 0
     full_layers: tuple[int, ...] = ()
@@ -191,6 +219,8 @@ class VisionConfig:
     def learned_positions(self) -> int:
         """Return the rows of the table of positions; 0 without one."""
         side = self.image_size // self.patch_size
+        if self.positions == "axes":
+            return 2 * side
         return 0 if self.positions == "none" else side * side + self.class_token
 
 

@@ -46,6 +46,7 @@ class AttentionRules(NamedTuple, Generic[A]):
             sequence is in the step.
         sinks: one more score per head, [num_heads], that has no value (gpt-oss).
         chunked: attend to tokens of the same chunk only; chunks have `window` tokens (Llama 4).
+        whole: tokens of sequences that `AttentionMetadata.whole` names see later ones.
     """
 
     scale: float
@@ -54,6 +55,7 @@ class AttentionRules(NamedTuple, Generic[A]):
     causal: bool = True
     sinks: A | None = None
     chunked: bool = False
+    whole: bool = True
 
 
 class Convolution(NamedTuple, Generic[A]):

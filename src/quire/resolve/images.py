@@ -26,6 +26,8 @@ _PIXELS = (56 * 56, 28 * 28 * 1280)
 """Qwen2-VL: least and most pixels without settings."""
 _MOST_TILES = 64
 """InternVL: of one image."""
+_SOFT_TOKENS = (70, 140, 280, 560, 1120)
+"""Gemma 4: the most rows of an image."""
 _LONGEST_SIDE = 2**13
 """Pixtral: of an image."""
 _PAN_AND_SCAN = {
@@ -66,21 +68,24 @@ def resolve_images(args: EngineArgs, source: ModelSource, model: ModelConfig) ->
         raise wrong_flag(
             "speculative_config", "draft heads do not read images.", "Use --language-model-only."
         )
-    _check_step(args, model, vision)
     family = vision_architecture(vision.kind)
     settings = family.processor | _stored(source) | _kwargs(args, family.settings)
     for name in ("do_resize", "do_rescale", "do_normalize", "do_convert_rgb"):
-        hf.only(settings, name, True, "images in one form")
+        hf.only(settings, name, family.processor.get(name, True), "images in one form")
+    if "do_normalize" in family.processor:
+        settings |= {name: family.processor[name] for name in ("image_mean", "image_std")}
     hf.only(settings, "rescale_factor", 1 / 255, "channels from 0 to 255")
     if vision.frames > 1:
         _check_patches(settings, vision)
+    sizes = _sizes(settings, vision)
+    _check_step(args, model, vision, sizes)
     return ImageConfig(
         mean=_channels(settings, "image_mean"),
         std=_channels(settings, "image_std"),
         most=most,
         cache_bytes=int(args.mm_processor_cache_gb * 2**30),
         resample=hf.integer(settings, "resample"),
-        **_sizes(settings, vision),
+        **sizes,
     )
 
 
@@ -96,11 +101,17 @@ def _check_patches(settings: dict[str, Any], vision: VisionConfig) -> None:
             )
 
 
-def _check_step(args: EngineArgs, model: ModelConfig, vision: VisionConfig) -> None:
+def _check_step(
+    args: EngineArgs, model: ModelConfig, vision: VisionConfig, sizes: dict[str, Any]
+) -> None:
     """Check that a step can hold what it must."""
     if vision.whole is None:
         return
-    needed = (vision.image_size // vision.patch_size // vision.merge) ** 2 + args.max_num_seqs
+    unit = vision.patch_size * vision.merge
+    rows = (vision.image_size // unit) ** 2
+    if vision.fit == "budget":
+        rows = sizes["longest_edge"] // unit**2
+    needed = rows + args.max_num_seqs
     if step_tokens(args) < needed:
         raise wrong_flag(
             "max_num_batched_tokens",
@@ -141,6 +152,8 @@ def _sizes(settings: dict[str, Any], vision: VisionConfig) -> dict[str, Any]:
                 f"{image_size}."
             )
         return {"crop": image_size}
+    if fit == "budget":
+        return _budget(settings, vision)
     if fit == "cropped":
         hf.only(settings, "do_center_crop", True, "square images")
         hf.only(settings, "do_pad", False, "images that are cut, not padded")
@@ -173,6 +186,16 @@ def _sizes(settings: dict[str, Any], vision: VisionConfig) -> dict[str, Any]:
         if type(value) is not int or not 0 < value <= 2**28:
             raise wrong_flag("mm_processor_kwargs", f"{value!r} is no number of pixels.")
     return {"shortest_edge": least, "longest_edge": most}
+
+
+def _budget(settings: dict[str, Any], vision: VisionConfig) -> dict[str, Any]:
+    """Return the most pixels of Gemma 4's images."""
+    for name, value in (("patch_size", vision.patch_size), ("pooling_kernel_size", vision.merge)):
+        hf.only(settings, name, value, "what the tower reads")
+    rows = hf.integer(settings, "max_soft_tokens")
+    if rows not in _SOFT_TOKENS:
+        raise hf.wrong("max_soft_tokens", rows, f"one of {', '.join(map(str, _SOFT_TOKENS))}")
+    return {"longest_edge": rows * (vision.patch_size * vision.merge) ** 2}
 
 
 def _tiles(settings: dict[str, Any]) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class RowGiver:
         if self._decoder.embedding is None:  # rows come from the stage before
             inputs = replace(inputs, embeds=inputs.input_ids)
         else:
-            inputs = self._with_rows(inputs, self._given(places))
+            inputs = self._with_rows(self._numbered(inputs, places), self._given(places))
         if self._whole:
             inputs = replace(inputs, metadata=self._apart(inputs.metadata, parts))
         if self._axes is None:
@@ -117,6 +117,17 @@ class RowGiver:
             positions=self._ops.array(np.arange(len(self._ops.numpy(inputs.positions)))),
             rotations=self._rotations(step, slots, inputs, self._axes),
         )
+
+    def _numbered(self, inputs: StepInputs, places: Sequence[_Place]) -> StepInputs:
+        """Return the inputs with the token whose embeddings in layers an image's rows have."""
+        config = self._decoder.config
+        if config.vision is None or not config.own_input:
+            return inputs
+        ids = np.array(self._ops.numpy(inputs.input_ids))
+        for row, source, first, last in places:
+            if isinstance(source, ImageSpan):
+                ids[row : row + last - first] = config.vision.own_token
+        return replace(inputs, input_ids=self._ops.array(ids))
 
     def _with_rows(self, inputs: StepInputs, given: Sequence[GivenRows]) -> StepInputs:
         """Return the inputs with the first layer's rows, and what is added behind its layers."""

@@ -83,6 +83,12 @@ class _Expansion:
         """Write an image's rows."""
         self._rows(image, 0)
 
+    def framed(self, image: Prepared) -> None:
+        """Write an image's rows between a begin and an end."""
+        self._tokens.append(self._vision.begin_token)
+        self._rows(image, 0)
+        self._tokens.append(self._vision.end_token)
+
     def in_lines(self, image: Prepared) -> None:
         """Write the rows of Gemma 3 between a begin and an end, with empty lines around them.
 
@@ -178,7 +184,7 @@ class _Expansion:
                 grid=grid if vision.sections else None,
                 size=(tile.height, tile.width),
                 pixels=tile.pixels,
-                whole=(start, start + rows) if vision.whole == "image" else None,
+                whole=(start, start + rows) if vision.whole in _ROWS else None,
                 given=tile.rows > 0,
             )
         )
@@ -235,10 +241,13 @@ def _idefics3(image: Prepared) -> list[str]:
     return [*texts, fake]
 
 
+_ROWS = ("image", "sliding")
+"""`VisionConfig.whole` of models in which an image's rows see each other."""
 _TEXTS: dict[str, Callable[[Prepared], list[str]]] = {"run": _run, "tiles": _idefics3}
 """By `VisionConfig.place`: the texts before each tile, and behind the last."""
 _PLACES = dict.fromkeys(_TEXTS, _Expansion.in_tiles) | {
     "ended_lines": _Expansion.in_ended_lines,
+    "framed": _Expansion.framed,
     "lines": _Expansion.in_lines,
     "plain": _Expansion.plain,
     "tile_lines": _Expansion.in_lines_of_tiles,

@@ -264,6 +264,19 @@ def _in_rows(
     return [image.resize((new_width, new_height), config.resample)]
 
 
+def _budget(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """Gemma 4: as many whole rows as a bounded number of pixels holds."""
+    unit = vision.patch_size * vision.merge
+    grow = math.sqrt(config.longest_edge / (image.width * image.height))
+    down, across = (math.floor(grow * side / unit) for side in (image.height, image.width))
+    longest = config.longest_edge // unit**2
+    if not down:
+        down, across = 1, min(image.width // image.height, longest)
+    elif not across:
+        down, across = min(image.height // image.width, longest), 1
+    return [image.resize((across * unit, down * unit), config.resample)], (0, 0)
+
+
 def _bounded(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Pixtral: bound the longer side, and stretch both to whole rows."""
     unit = vision.patch_size * vision.merge
@@ -372,6 +385,7 @@ def _long_edge(size: tuple[int, int], longest: int) -> tuple[int, int]:
 _FITS = {
     "anyres": _anyres,
     "bounded": _bounded,
+    "budget": _budget,
     "canvas": _canvas,
     "cropped": _cropped,
     "frames": _framed,

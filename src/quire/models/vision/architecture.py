@@ -23,7 +23,7 @@ _GELUS: dict[object, Gelu] = {
 }
 _BARE = re.compile(
     r"(class_embedding|cls_token|position_embeddings|image_newline|mm_input_projection|lambda_[12]"
-    r"|probe)(?:_weight)?$"
+    r"|probe|position_embedding_table|std_bias|std_scale)(?:_weight)?$"
 )
 _JOINED = re.compile(r"(in_proj)_(weight|bias)$")
 CLIP_LAYER = {
@@ -65,7 +65,8 @@ class VisionArchitecture:
         text_types: `model_type` of the text model's config → that of an architecture.
         text_config: completes the text model's config; absent fields may mean something else in it.
         renamed: pairs of what stands in names of the tower, and what takes its place.
-        processor: what fields that preprocessor_config.json lacks mean.
+        processor: what fields that preprocessor_config.json lacks mean. Without "do_normalize" the
+            file does not normalize, but the tower, as this says.
         settings: those that `--mm-processor-kwargs` may change.
     """
 

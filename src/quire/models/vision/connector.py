@@ -38,8 +38,8 @@ class Connector:
         self._vision, self._ops = vision, ops
         self._patch_norm: Norm | None = None
         self._steps = list[tuple[Norm | None, Product, Linear]]()
-        for product, _, linear in products(vision, stem, wanted):
-            norm = _norm(product, f"{linear.stem}.norm", source, ops)
+        for product, width, linear in products(vision, stem, wanted):
+            norm = _norm(product, f"{linear.stem}.norm", width, source, ops)
             if product.norm != "layer":
                 self._patch_norm, norm = norm or self._patch_norm, None
             self._steps.append((norm, product, build.linear(linear)))
@@ -66,11 +66,15 @@ class Connector:
         return np.array(ops.numpy(y))
 
 
-def _norm(product: Product, stem: str, source: ParameterSource, ops: Ops) -> Norm | None:
+def _norm(
+    product: Product, stem: str, width: int, source: ParameterSource, ops: Ops
+) -> Norm | None:
     if product.norm is None:
         return None
     if product.norm in ("layer", "patch"):
         return layer_norm(stem, source, ops, product.eps)
+    if product.norm == "unit":
+        return RMSNorm(ops.array(np.ones(width, source.dtype)), product.eps)
     gain = source.tensor(f"{stem}.weight")
     if product.norm == "plus_one":
         gain = converted(gain, FLOAT32) + np.float32(1)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.images import VisionConfig
+from quire.models.vision.layout import head_dim
 
 Grid = NDArray[np.int64]
 """Row and column of each patch [patches, 2]."""
@@ -27,6 +28,8 @@ def learned(table: Floats, grid: Grid, size: tuple[int, int], vision: VisionConf
         size: patches in height and width of the image.
     """
     side = vision.image_size // vision.patch_size
+    if vision.positions == "axes":
+        return table[grid[:, 1]] + table[side + grid[:, 0]]
     taps = [_taps(vision.positions, count, side) for count in size]
     (down, down_weights), (right, right_weights) = (
         (at[index], weights[index]) for (at, weights), index in zip(taps, grid.T, strict=True)
@@ -74,7 +77,8 @@ def _keys(far: Floats) -> Floats:
 
 def turned(grid: Grid, vision: VisionConfig) -> Floats:
     """Return cosines and sines of the rotations by height and width [patches, head_dim]."""
-    half = vision.hidden_size // vision.num_heads // 2
+    half = head_dim(vision) // 2
+    grid = grid[:, ::-1] if vision.columns_first else grid
     exponents = np.arange(0, half, 2, dtype=np.float32) / np.float32(half)
     if vision.alternate:
         exponents = np.stack([exponents, exponents + np.float32(1 / half)])

@@ -11,11 +11,13 @@ from quire.core.model_config import ModelConfig
 from quire.models.layout import Layout
 from quire.models.parameters import Parameter
 from quire.models.specs import LinearSpec, NormSpec
+from quire.models.vision.clipped import limits
 
 
 def tower_model(vision: VisionConfig) -> ModelConfig:
     """Return the tower's layers as a model that attends both ways and has no embeddings."""
     optional = {"embed_norm": vision.embed_norm, "norm": vision.final_norm}
+    optional |= dict.fromkeys(("attn_post_norm", "mlp_post_norm"), vision.post_norms)
     windows = tuple(i not in vision.full_layers for i in range(vision.num_layers))
     return ModelConfig(
         architecture=vision.kind,
@@ -25,14 +27,17 @@ def tower_model(vision: VisionConfig) -> ModelConfig:
         num_hidden_layers=vision.num_layers,
         num_attention_heads=vision.num_heads,
         num_key_value_heads=vision.kv_heads or vision.num_heads,
-        head_dim=vision.hidden_size // vision.num_heads,
+        head_dim=head_dim(vision),
         max_position_embeddings=1,
         norm=vision.norm,
         norm_eps=vision.norm_eps,
+        norm_gain=vision.norm_gain,
         norms=("attn_norm", "mlp_norm", *(name for name, there in optional.items() if there)),
         activation=vision.activation,
         qkv_bias=vision.qkv_bias,
         qk_norm=vision.qk_norm,
+        v_norm=vision.v_norm,
+        attention_scale=vision.attention_scale,
         output_bias=vision.output_bias,
         mlp_bias=vision.mlp_bias,
         sliding_window=vision.window or None,
@@ -40,6 +45,11 @@ def tower_model(vision: VisionConfig) -> ModelConfig:
         causal=False,
         lm_head=False,
     )
+
+
+def head_dim(vision: VisionConfig) -> int:
+    """Return the width of the tower's heads."""
+    return vision.head_dim or vision.hidden_size // vision.num_heads
 
 
 def patch_norm(vision: VisionConfig) -> NormSpec:
@@ -103,8 +113,13 @@ def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
     if vision.class_token:
         found.append(_vector("class.weight", hidden))
     if rows := vision.learned_positions:
-        found.append(Parameter("positions.weight", (rows, hidden), (rows,), "table"))
+        boxes = (2, rows // 2) if vision.positions == "axes" else (rows,)
+        found.append(Parameter("positions.weight", (*boxes, hidden), boxes[:1], "table"))
     found += Layout(tower_model(vision)).parameters()
+    if vision.clipped:
+        found += limits(vision.num_layers)
+    if vision.standardized:
+        found += (_vector(f"pooled.{name}.weight", hidden) for name in ("shift", "scale"))
     if vision.layer_scale:
         stems = ("attn_scale", "mlp_scale")
         layers = range(vision.num_layers)
@@ -116,7 +131,7 @@ def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
             found += linear.parameters()
     for stem, wanted in connectors(vision).items():
         for product, width, linear in products(vision, stem, wanted):
-            if product.norm is not None:
+            if product.norm not in (None, "unit"):
                 norm = NormSpec(
                     f"{linear.stem}.norm", width, bias=product.norm in ("layer", "patch")
                 )

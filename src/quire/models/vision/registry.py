@@ -13,6 +13,7 @@ CLASSES = {
     "CLIPModel": "clip",
     "Exaone4_5_ForConditionalGeneration": "exaone4_5",
     "Gemma3ForConditionalGeneration": "gemma3",
+    "Gemma4ForConditionalGeneration": "gemma4",
     "Glm46VForConditionalGeneration": "glm4v",
     "Glm4vForConditionalGeneration": "glm4v",
     "Glm4vMoeForConditionalGeneration": "glm4v",
@@ -148,14 +149,14 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 """What text models are that a checkpoint's text_config only names, as those of Gemma 3 and LLaVA
 do."""
 _MROPE = ("mrope_section", "mrope_interleaved")
-_OUTER_TIES = ("gemma3", "lighton_ocr", "paligemma")
+_OUTER_TIES = ("gemma3", "gemma4", "lighton_ocr", "paligemma")
 """Kinds that never read whether text_config ties the embeddings, as in Transformers."""
 
 
 def parse_vision(config: hf.HFConfig, kind: str, text: Any) -> VisionConfig:
     """Return the tower of a config.json, whose text model is `text`."""
     found = vision_architecture(kind).parse(config, text)
-    if found.hidden_size % found.num_heads:
+    if not found.head_dim and found.hidden_size % found.num_heads:
         wanted = f"a divisor of the tower's width, {found.hidden_size}"
         raise hf.wrong("num_attention_heads", found.num_heads, wanted)
     return found

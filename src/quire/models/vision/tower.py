@@ -13,11 +13,12 @@ from quire.models.builder import Builder
 from quire.models.decoder import Decoder
 from quire.models.parameters import ParameterSource
 from quire.models.vision.attention_pool import AttentionPool
+from quire.models.vision.clipped import clip
 from quire.models.vision.connector import Connector, layer_norm
 from quire.models.vision.grids import Floats, Grid, grid_of, learned, turned, windows_of
-from quire.models.vision.layer_scale import Scaled
 from quire.models.vision.layout import connectors, patch_norm, tower_model
 from quire.models.vision.pieces import bounds_of, layers_in_pieces, rows_at_once
+from quire.models.vision.prepared import Prepared
 from quire.ops.interface import Ops
 from quire.ops.op_times import TimedOps
 
@@ -51,6 +52,9 @@ class Tower:
         build = Builder(model, source, 1, ops)
         bias = source.tensor("patch.bias") if vision.patch_bias else None
         patch = source.tensor("patch.weight").reshape(vision.hidden_size, vision.patch_values)
+        if vision.channels_last:
+            pixels = patch.reshape(vision.hidden_size, -1, 3)
+            patch = np.ascontiguousarray(pixels.swapaxes(1, 2)).reshape(patch.shape)
         self._patch = ops.pack_linear(patch, bias, exact=True, dtype=source.dtype)
         self._patch_norm = build.norm(patch_norm(vision) if vision.patch_norm else None)
         self._positions, first = self._learned(source)
@@ -58,7 +62,14 @@ class Tower:
         if vision.class_token:
             row = converted(source.tensor("class.weight").reshape(1, -1), FLOAT32)
             self._class = converted(row + first, source.dtype)
-        self._decoder = Decoder(model, Scaled(source) if vision.layer_scale else source, 1, ops)
+        prepared = Prepared(source, vision)
+        self._decoder = Decoder(model, prepared, 1, ops)
+        for number, layer in enumerate(self._decoder.layers if vision.clipped else ()):
+            clip(layer, number, model.activation, prepared, ops)
+        self._standard = None
+        if vision.standardized:
+            names = ("pooled.shift.weight", "pooled.scale.weight")
+            self._standard = [converted(source.tensor(name), FLOAT32) for name in names]
         self._pool = None
         if vision.pool == "attention":
             norm = layer_norm("pool.norm", source, ops, vision.norm_eps)
@@ -152,11 +163,20 @@ class Tower:
             rows = restored
         if vision.pooled:
             squares = converted(rows, FLOAT32).reshape(-1, vision.merge**2, vision.hidden_size)
-            rows = converted(squares.mean(axis=1), self._dtype)
+            rows = self._standardized(converted(squares.mean(axis=1), self._dtype))
         found = []
         for connector, stream in zip(self._connectors, [rows, *deep], strict=True):
             found.append((yield from self._connected(connector, stream, size)))
         return np.concatenate(found, axis=1)
+
+    def _standardized(self, rows: HostArray) -> HostArray:
+        """Return means of patches, scaled and shifted."""
+        if self.vision.pool_factor == 1.0 and self._standard is None:
+            return rows
+        wide = converted(rows, FLOAT32) * np.float32(self.vision.pool_factor)
+        if self._standard is not None:
+            wide = (wide - self._standard[0]) * self._standard[1]
+        return converted(wide, self._dtype)
 
     def _connected(self, connector: Connector, rows: HostArray, size: int) -> Pieces:
         """Return what the products behind the layers make of these rows."""

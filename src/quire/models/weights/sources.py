@@ -196,7 +196,7 @@ class _Matcher:
         found = self._shape(source)
         # A vector as a matrix of one row (ERNIE), or a convolution of single channels.
         loose = parameter.kind in ("exact", "bias", "table")
-        if found and loose and _above_one(found) == _above_one(shape):
+        if found is not None and loose and _above_one(found) == _above_one(shape):
             wanted = found
         if found and _is_convolution(found, shape):
             wanted = found

@@ -78,7 +78,7 @@ class AttentionKernels(OnPool):
             _tokens(out),
             _tokens(q),
             cache_view(cache),
-            batch_view(meta),
+            batch_view(meta, whole=rules.whole),
             rules.window or 0,
             rules.causal,
             rules.scale,
@@ -114,7 +114,7 @@ def _check(
     if not block_dense(k) or not block_dense(v):
         raise ValueError(f"a block of k or v is not contiguous: {describe(k)}, {describe(v)}")
     check_batch(meta, block_size)
-    scale, window, softcap, _, sinks, _ = rules
+    scale, window, softcap, _, sinks, *_ = rules
     if not scale * cache.k_unit > 0 or (window is not None and window < 1):
         raise ValueError(f"scale is {scale} and window {window}; both must be positive")
     if softcap is not None and not softcap > 0:
@@ -141,15 +141,15 @@ def _tokens(t: HostArray) -> _native.Matrix:
     )
 
 
-def batch_view(meta: AttentionMetadata[HostArray]) -> _native.Sequences:
-    """Return the batch's sequences as the kernels see them."""
+def batch_view(meta: AttentionMetadata[HostArray], *, whole: bool = True) -> _native.Sequences:
+    """Return the batch's sequences as the kernels see them; without `whole`, none sees ahead."""
     return _native.Sequences(
         address(meta.query_start_loc),
         address(meta.seq_lens),
         address(meta.block_tables),
         meta.num_seqs,
         meta.block_tables.strides[0] // 4,
-        0 if meta.whole is None else address(meta.whole),
+        0 if meta.whole is None or not whole else address(meta.whole),
     )
 
 

@@ -47,7 +47,7 @@ def paged_attention(
     """
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     for number, (span, table) in enumerate(zip(meta.spans, meta.block_tables, strict=False)):
-        sees_ahead = meta.whole is not None and bool(meta.whole[number])
+        sees_ahead = rules.whole and meta.whole is not None and bool(meta.whole[number])
         one_sequence(q, out, cache, span, table, rules, sees_ahead=sees_ahead)
     return out
 

@@ -217,7 +217,7 @@ def paged_attention(
     """See `torch_ops.paged_attention.paged_attention`."""
     if not supported(cache) or meta.whole is not None:
         return plain.paged_attention(q, cache, meta, rules)
-    scale, window, softcap, causal, sinks, chunked = rules
+    scale, window, softcap, causal, sinks, chunked, _ = rules
     heads, width = q.shape[1:]
     kv_heads, block_size = cache.k.shape[1:3]
     group = heads // kv_heads
