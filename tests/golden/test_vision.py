@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 
 from quire import LoRARequest
 from quire.core.errors import InvalidRequestError
-from quire.core.images import ImageSpan, VisionConfig
+from quire.core.images import ImageConfig, ImageSpan, VisionConfig
 from quire.core.options import KVTransfer
 from quire.core.outputs import RequestOutput
 from quire.core.sampling_params import SamplingParams
@@ -85,8 +85,11 @@ class Tiny:
         ids, spans = expand(PROMPT, prepared, model, llm.tokenizer)
         ids += answer
         given: dict[str, Any] = {}
-        if model.frames > 1:
+        if model.frames > 1 or model.fit == "grown":
             patches = [patches_of(span, model, config) for span in spans]
+            if model.fit == "grown":
+                size = 3, model.patch_size, model.patch_size
+                patches = [in_lines(s, model, config)[0].reshape(-1, *size) for s in spans]
             sides = [[1, *(side // model.patch_size for side in span.size)] for span in spans]
             given["pixel_values"] = torch.from_numpy(np.concatenate(patches))
             given["image_grid_thw"] = torch.tensor(sides)
@@ -94,16 +97,22 @@ class Tiny:
                 kinds = [[int(token == IMAGE) for token in ids]]
                 given["mm_token_type_ids"] = torch.tensor(kinds)
         elif model.fit == "budget":
-            unit, scale = model.merge**2 * 70, config.std[0]
-            patches = [patches_of(span, model, config) for span in spans]
-            pixels = [by_pixel(each, model) * scale + scale for each in patches]
-            places = [places_of(span, model) for span in spans]
-            pad = torch.nn.utils.rnn.pad_sequence
+            unit, pad = model.merge**2 * 70, torch.nn.utils.rnn.pad_sequence
+            pixels = [by_pixel(*in_lines(span, model, config)) / 2 + 0.5 for span in spans]
+            lines = [places_of(span, model) for span in spans]
+            places = [each[np.lexsort(each.numpy().T)] for each in lines]
             empty = torch.zeros(unit, pixels[0].shape[1]), torch.full((unit, 2), -1)
             given["pixel_values"] = pad([*pixels, empty[0]], True)[:-1]
             given["image_position_ids"] = pad([*places, empty[1]], True, -1)[:-1]
             kinds = [[int(token == IMAGE) for token in ids]]
             given["mm_token_type_ids"] = torch.tensor(kinds)
+        elif model.fit == "tiled":
+            pixels = [by_pixel(*in_lines(span, model, config)) for span in spans]
+            given["pixel_values"] = torch.nn.utils.rnn.pad_sequence(pixels, True)
+            ones = [torch.ones(len(each)) for each in pixels]
+            given["pixel_attention_mask"] = torch.nn.utils.rnn.pad_sequence(ones, True).long()
+            sides = [[side // model.patch_size for side in span.size] for span in spans]
+            given["spatial_shapes"] = torch.tensor(sides)
         elif model.fit == "bounded":
             lines = [normalized(span, config.mean, config.std) for span in spans]
             sides = torch.tensor([span.size for span in spans])
@@ -126,6 +135,14 @@ class Tiny:
             given["token_type_ids"] = torch.tensor([kinds])
         with torch.no_grad():
             return self.oracle(input_ids=torch.tensor([ids]), **given).logits[0]
+
+
+def in_lines(
+    span: ImageSpan, model: VisionConfig, config: ImageConfig
+) -> tuple[np.ndarray, VisionConfig]:
+    """Return the patches of a span line by line."""
+    order = np.lexsort(places_of(span, model).numpy().T)
+    return patches_of(span, model, config)[order], model
 
 
 def by_pixel(patches: np.ndarray, model: VisionConfig) -> torch.Tensor:
@@ -359,11 +376,11 @@ def test_an_adapter_changes_the_text_model(tiny: Tiny, tmp_path: Path) -> None:
 def test_an_answer_is_the_same_alone_and_in_a_batch(tiny: Tiny, fields: dict[str, Any]) -> None:
     params = PARAMS.replace(max_tokens=24)
     prompts: list[Any] = [asked(images(seed), [seed, *PROMPT]) for seed in (3, 4)]
-    if tiny.kind == "paligemma":  # a prompt has an image, and is computed whole
-        fields = {
-            name: max(value, 48) if "tokens" in name else value for name, value in fields.items()
-        }
-    else:
+    if tiny.kind == "gemma4" and "pipeline_parallel_size" in fields:
+        pytest.skip("its last layers read the keys of others, so they need one stage")
+    least = {"paligemma": 48, "gemma4_moe": 80}.get(tiny.kind, 0)  # what is computed whole
+    fields = {n: max(value, least) if "tokens" in n else value for n, value in fields.items()}
+    if tiny.kind != "paligemma":  # a prompt has an image
         prompts.append(list(range(1, 90)))
     rounding = {k: v for k, v in fields.items() if k in ("quantization", "kv_cache_dtype")}
     with tiny.llm(enable_prefix_caching=False, **rounding) as llm:
@@ -482,7 +499,7 @@ def test_parts_of_a_long_image_stand_between_texts(tmp_path: Path) -> None:
 PROCESSORS = [
     "gemma3", "panned", "paligemma", "internvl", "llava", "whole", "llava_siglip", "llava_next",
     "mistral3", "qwen2_vl", "qwen3_vl", "idefics3", "smolvlm", "glm4v",
-    "gemma4",
+    "gemma4", "paddleocr_vl",
 ]  # fmt: skip
 
 
@@ -520,10 +537,10 @@ def test_pixels_are_those_of_transformers(tmp_path: Path, kind: str, share: int)
         ]
         if vision.fit == "budget":  # in lines, before the tower normalizes
             [span] = spans
-            lines = places_of(span, vision).numpy()
-            order = np.lexsort(lines.T)
-            pixels = by_pixel(patches_of(span, vision, settings), vision).numpy() / 2 + 0.5
-            expected, got = expected[0, : len(order)], pixels[order]
+            got = by_pixel(*in_lines(span, vision, settings)).numpy() / 2 + 0.5
+            expected = expected[0, : len(got)]
+        elif vision.fit == "grown":
+            got = in_lines(spans[0], vision, settings)[0].reshape(expected.shape)
         elif vision.frames > 1:
             got = np.concatenate([patches_of(span, vision, settings) for span in spans])
         else:

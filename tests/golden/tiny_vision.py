@@ -166,6 +166,25 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "image_grid_pinpoints": _SIZES,
         },
     ),
+    "lfm2_vl": (
+        "Lfm2Vl",
+        {
+            "vision_config": {
+                "model_type": "siglip2_vision_model", "num_hidden_layers": 2, **_TOWER,
+                "patch_size": 4, "num_patches": 16,
+            },
+            "text_config": {
+                "model_type": "lfm2", **_TEXT, "block_multiple_of": 16, "conv_L_cache": 3,
+                "layer_types": ["conv", "full_attention"] * 2, "num_hidden_layers": 4,
+            },
+            "image_token_id": IMAGE,
+            "projector_hidden_size": 40,
+        },
+        {
+            "encoder_patch_size": 4, "tile_size": 16, "max_tiles": 4, "min_image_tokens": 4,
+            "max_image_tokens": 16,
+        },
+    ),
     "lighton_ocr": (
         "LightOnOcr",
         {
@@ -195,6 +214,20 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "vision_feature_select_strategy": "full",
         },
         {"size": {"longest_edge": 40}, "patch_size": {"height": 4, "width": 4}},
+    ),
+    "paddleocr_vl": (
+        "PaddleOCRVL",
+        {
+            "vision_config": {
+                "num_hidden_layers": 2, **_TOWER, "patch_size": 4, "image_size": 16,
+            },
+            "text_config": _TEXT | {"head_dim": 16, "rope_parameters": _MROPE},
+            "image_token_id": IMAGE,
+            "vision_start_token_id": 291,
+            "vision_end_token_id": 292,
+            "video_token_id": 293,
+        },
+        {"size": {"shortest_edge": 64, "longest_edge": 2048}, "patch_size": 4},
     ),
     "paligemma": (
         "PaliGemma",

@@ -15,11 +15,11 @@ else:
 IMAGE_PROCESSES = 3
 """Processes that decode images."""
 Fit = Literal[
-    "anyres", "bounded", "budget", "canvas", "cropped", "frames", "panned", "split", "square",
-    "whole",
+    "anyres", "bounded", "budget", "canvas", "cropped", "frames", "grown", "panned", "split",
+    "square", "tiled", "whole",
 ]  # fmt: skip
 """How an image is resized and cut (`frontend.images.prepare`)."""
-Place = Literal["ended_lines", "framed", "lines", "plain", "run", "tile_lines", "tiles"]
+Place = Literal["ended_lines", "framed", "labelled", "lines", "plain", "run", "tile_lines", "tiles"]
 """What stands around an image's rows in a prompt (`frontend.images.expand`)."""
 Positions = Literal["none", "nearest", "corners", "centers", "cubic", "smooth", "axes"]
 """How a grid finds learned positions: the nearest before counts; or four around, from corner to
@@ -238,7 +238,8 @@ class ImageConfig:
         crop: side of the square that is read; 0 reads all.
         split: cut images into tiles of this side.
         tiles: the least and most of these, if the model's files say; (0, 0) if not.
-        aspect: the longer side over the shorter one from which an image is cut (Gemma 3).
+        aspect: the longer side over the shorter one from which an image is cut (Gemma 3), or its
+            pixels over `longest_edge` (LFM2-VL).
     """
 
     mean: tuple[float, float, float]

@@ -222,7 +222,6 @@ class Builder:
 
     def _attention(self, spec: AttentionSpec) -> Attention:
         config, joined, scale = self._config, None, self._config.attention_scale
-        vision = config.vision
         if spec.qkv.columns > config.hidden_size:
             joined, qkv = self.side_by_side(spec.qkv, config.hidden_size)
         else:
@@ -233,7 +232,7 @@ class Builder:
             spec.head_dim**-0.5 if scale is None else scale, spec.window, config.attention_softcap,
             config.causal, None if spec.sinks is None else self._array(spec.sinks.name),
             config.chunked and spec.window is not None,
-            spec.window is not None or vision is None or vision.whole != "sliding",
+            spec.window is not None or getattr(config.vision, "whole", None) != "sliding",
         )  # fmt: skip
         return Attention(
             qkv,

@@ -154,6 +154,8 @@ def _sizes(settings: dict[str, Any], vision: VisionConfig) -> dict[str, Any]:
         return {"crop": image_size}
     if fit == "budget":
         return _budget(settings, vision)
+    if fit == "tiled":
+        return _large(settings, vision)
     if fit == "cropped":
         hf.only(settings, "do_center_crop", True, "square images")
         hf.only(settings, "do_pad", False, "images that are cut, not padded")
@@ -196,6 +198,34 @@ def _budget(settings: dict[str, Any], vision: VisionConfig) -> dict[str, Any]:
     if rows not in _SOFT_TOKENS:
         raise hf.wrong("max_soft_tokens", rows, f"one of {', '.join(map(str, _SOFT_TOKENS))}")
     return {"longest_edge": rows * (vision.patch_size * vision.merge) ** 2}
+
+
+def _large(settings: dict[str, Any], vision: VisionConfig) -> dict[str, Any]:
+    """Return the sizes of LFM2-VL's images, and how large ones are cut."""
+    for name, value in (
+        ("encoder_patch_size", vision.patch_size),
+        ("downsample_factor", vision.merge),
+        ("use_thumbnail", True),
+    ):
+        hf.only(settings, name, value, "what the tower reads")
+    unit = vision.patch_size * vision.merge
+    least, most = (hf.integer(settings, f"{name}_image_tokens") for name in ("min", "max"))
+    tiles = hf.integer(settings, "min_tiles"), hf.integer(settings, "max_tiles")
+    side = hf.integer(settings, "tile_size")
+    if least > most or tiles[0] > tiles[1] or tiles[1] > _MOST_TILES or side % unit:
+        raise ConfigError(
+            f"preprocessor_config.json: {least} to {most} rows, {tiles[0]} to {tiles[1]} tiles of "
+            f"{side} pixels; at most {_MOST_TILES} tiles are read, of a multiple of {unit}."
+        )
+    split = hf.boolean(settings, "do_image_splitting", default=True)
+    return {
+        "shortest_edge": least * unit**2,
+        "longest_edge": most * unit**2,
+        "crop": side,
+        "split": split and tiles != (1, 1),
+        "tiles": tiles,
+        "aspect": hf.number(settings, "max_pixels_tolerance"),
+    }
 
 
 def _tiles(settings: dict[str, Any]) -> dict[str, Any]:

@@ -241,9 +241,21 @@ def _idefics3(image: Prepared) -> list[str]:
     return [*texts, fake]
 
 
+def _labelled(image: Prepared) -> list[str]:
+    """LFM2-VL: each tile has a token that says where it lies."""
+    rows, columns = image.grid
+    labels = [f"<|img_row_{r + 1}_col_{c + 1}|>" for r in range(rows) for c in range(columns)]
+    begin, *labels = [*labels, "<|img_thumbnail|>"] if labels else [""]
+    return [f"<|image_start|>{begin}", *labels, "<|image_end|>"]
+
+
 _ROWS = ("image", "sliding")
 """`VisionConfig.whole` of models in which an image's rows see each other."""
-_TEXTS: dict[str, Callable[[Prepared], list[str]]] = {"run": _run, "tiles": _idefics3}
+_TEXTS: dict[str, Callable[[Prepared], list[str]]] = {
+    "labelled": _labelled,
+    "run": _run,
+    "tiles": _idefics3,
+}
 """By `VisionConfig.place`: the texts before each tile, and behind the last."""
 _PLACES = dict.fromkeys(_TEXTS, _Expansion.in_tiles) | {
     "ended_lines": _Expansion.in_ended_lines,

@@ -242,25 +242,53 @@ def _framed(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     return _in_rows(image, (width, height), vision, config), (0, 0)
 
 
+def _grown(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """PaddleOCR-VL: like Qwen2-VL, as if each side were at least a row."""
+    least = vision.patch_size * vision.merge
+    width, height = image.size
+    if height < least:
+        width, height = round(width * least / height), least
+    if width < least:
+        width, height = least, round(height * least / width)
+    return _in_rows(image, (width, height), vision, config), (0, 0)
+
+
+def _tiled(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
+    """LFM2-VL: like Qwen2-VL, at least a row; tiles of a large image stand before this."""
+    unit = vision.patch_size * vision.merge
+    width, height = (max(vision.patch_size, round(side / unit) * unit) for side in image.size)
+    whole = _in_rows(image, image.size, vision, config, unit)
+    if not config.split or width * height <= config.longest_edge * config.aspect:
+        return whole, (0, 0)
+    across, down = _nearest_grid(image, config)
+    resized = image.resize((config.crop * across, config.crop * down), config.resample)
+    tiles = _squares(resized, config.crop)
+    return (tiles, (0, 0)) if len(tiles) == 1 else ([*tiles, *whole], (down, across))
+
+
 def _in_rows(
-    image: Raster, size: tuple[int, int], vision: VisionConfig, config: ImageConfig
+    image: Raster, size: tuple[int, int], vision: VisionConfig, config: ImageConfig, side: int = 0
 ) -> list[Raster]:
-    """Return the image resized to whole rows, as near as possible to this width and height."""
+    """Return the image resized to whole rows, as near as possible to this width and height.
+
+    Args:
+        side: the least, before the bounds of pixels count.
+    """
     width, height = size
     if max(size) > _MOST_ASPECT * min(size):
         raise refused(f"one side is more than {_MOST_ASPECT} times the other")
     unit = vision.patch_size * vision.merge
-    new_height, new_width = (round(side / unit) * unit for side in (height, width))
+    new_height, new_width = (max(side, round(each / unit) * unit) for each in (height, width))
     frames = vision.frames if vision.fit == "frames" else 1
     least, most = config.shortest_edge / frames, config.longest_edge / frames
     if new_height * new_width > most:
         shrink = math.sqrt(height * width / most)
         new_height, new_width = (
-            max(unit, math.floor(side / shrink / unit) * unit) for side in (height, width)
+            max(unit, math.floor(each / shrink / unit) * unit) for each in (height, width)
         )
     elif new_height * new_width < least:
         grow = math.sqrt(least / (height * width))
-        new_height, new_width = (math.ceil(side * grow / unit) * unit for side in (height, width))
+        new_height, new_width = (math.ceil(each * grow / unit) * unit for each in (height, width))
     return [image.resize((new_width, new_height), config.resample)]
 
 
@@ -328,6 +356,16 @@ def _canvas(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     whole = (config.crop, config.crop)
     if not config.split:
         return [image.resize(whole, config.resample)], (0, 0)
+    across, down = _nearest_grid(image, config)
+    resized = image.resize((config.crop * across, config.crop * down), config.resample)
+    tiles = _squares(resized, config.crop)
+    if len(tiles) == 1:
+        return tiles, (0, 0)
+    return [*tiles, image.resize(whole, config.resample)], (down, across)
+
+
+def _nearest_grid(image: Raster, config: ImageConfig) -> tuple[int, int]:
+    """Return the tiles across and down of the grid with the nearest aspect."""
     least, most = config.tiles
     grids = [(w, h) for w in range(1, most + 1) for h in range(1, most + 1)]
     grids = sorted((g for g in grids if least <= g[0] * g[1] <= most), key=lambda g: g[0] * g[1])
@@ -338,12 +376,7 @@ def _canvas(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
         # Of grids as near, a larger one counts while it is not twice the image.
         if off < nearest or (off == nearest and area > 0.5 * config.crop**2 * across * down):
             best, nearest = (across, down), off
-    across, down = best
-    resized = image.resize((config.crop * across, config.crop * down), config.resample)
-    tiles = _squares(resized, config.crop)
-    if len(tiles) == 1:
-        return tiles, (0, 0)
-    return [*tiles, image.resize(whole, config.resample)], (down, across)
+    return best
 
 
 def _squares(image: Raster, side: int) -> list[Raster]:
@@ -389,9 +422,11 @@ _FITS = {
     "canvas": _canvas,
     "cropped": _cropped,
     "frames": _framed,
+    "grown": _grown,
     "panned": _panned,
     "split": _split,
     "square": _square,
+    "tiled": _tiled,
     "whole": _whole,
 }
 

@@ -40,7 +40,7 @@ class Clipped:
 
     def __init__(self, layer: str, name: str, source: ParameterSource, ops: Ops) -> None:
         self._weights = [
-            ops.pack_linear([part], None, dtype=source.dtype)
+            ops.pack_linear(part, None, dtype=source.dtype)
             for part in source.parts(f"{layer}.{name}.weight")
         ]
         self._bounds = [
@@ -65,7 +65,8 @@ def clip(
     attention, mlp = layer.sublayers
     mixer: Any = attention.mixer
     attention = replace(attention, mixer=replace(mixer, qkv=made["attn.qkv"], out=made["attn.out"]))
-    mixer = replace(mlp.mixer, up=made["mlp.gate_up"], down=made["mlp.down"], activation=activation)
+    mixer = mlp.mixer
+    mixer = replace(mixer, up=made["mlp.gate_up"], down=made["mlp.down"], activation=activation)
     layer.sublayers = [attention, replace(mlp, mixer=mixer)]
 
 

@@ -152,7 +152,7 @@ def tower_activation_bytes(config: EngineConfig) -> int:
     if vision is None or images is None:
         return 0
     edge = images.longest_edge ** (2 if vision.fit == "bounded" else 1)
-    pixels = images.crop**2 or edge
+    pixels = max(images.crop**2, edge if vision.fit == "tiled" else 0) or edge
     patches = pixels // vision.patch_size**2 + 1
     # A patch and its copies; the residual stream, q, k, v, keys and values in the cache.
     patch = 3 * vision.patch_values + 10 * vision.hidden_size + 3 * vision.intermediate_size

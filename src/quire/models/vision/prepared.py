@@ -58,7 +58,8 @@ class Prepared:
         heads = vision.num_heads + (vision.kv_heads or vision.num_heads)
         end = min(heads * len(order), len(rows))
         firsts = np.arange(0, end, len(order))[:, None]
-        return rows[np.concatenate([(firsts + order).reshape(-1), np.arange(end, len(rows))])]
+        places = np.concatenate([(firsts + order).reshape(-1), np.arange(end, len(rows))])
+        return np.take(rows, places, axis=0)
 
     def _factor(self, name: str) -> HostArray | None:
         """Return what multiplies the rows of a parameter; None if nothing does."""

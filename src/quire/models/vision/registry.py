@@ -20,10 +20,12 @@ CLASSES = {
     "GlmOcrForConditionalGeneration": "glm_ocr",
     "Idefics3ForConditionalGeneration": "idefics3",
     "InternVLForConditionalGeneration": "internvl",
+    "Lfm2VlForConditionalGeneration": "lfm2_vl",
     "LightOnOcrForConditionalGeneration": "lighton_ocr",
     "LlavaForConditionalGeneration": "llava",
     "LlavaNextForConditionalGeneration": "llava_next",
     "Mistral3ForConditionalGeneration": "mistral3",
+    "PaddleOCRVLForConditionalGeneration": "paddleocr_vl",
     "PaliGemmaForConditionalGeneration": "paligemma",
     "Qwen2VLForConditionalGeneration": "qwen2_vl",
     "Qwen2_5_VLForConditionalGeneration": "qwen2_5_vl",
@@ -149,7 +151,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 """What text models are that a checkpoint's text_config only names, as those of Gemma 3 and LLaVA
 do."""
 _MROPE = ("mrope_section", "mrope_interleaved")
-_OUTER_TIES = ("gemma3", "gemma4", "lighton_ocr", "paligemma")
+_OUTER_TIES = ("gemma3", "gemma4", "lfm2_vl", "lighton_ocr", "paligemma")
 """Kinds that never read whether text_config ties the embeddings, as in Transformers."""
 
 

@@ -7,6 +7,7 @@ import io
 import random
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -67,6 +68,29 @@ def test_damaged_files_are_refused_or_read(kind: str) -> None:
         with contextlib.suppress(InvalidRequestError):  # any other error fails the test
             [tile] = prepare(bytes(data), VISION, CONFIG).tiles
             assert len(tile.pixels) == 3 * tile.height * tile.width <= 3 * 4096
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "tiles", "last"),
+    [
+        (20, 20, (0, 0), (16, 16)),
+        (3, 60, (0, 0), (64, 8)),
+        (41, 60, (2, 1), (32, 24)),
+        (101, 33, (1, 3), (16, 48)),
+        (64, 64, (2, 2), (32, 32)),
+    ],
+)
+def test_a_large_image_is_cut_behind_which_the_whole_stands(
+    width: int, height: int, tiles: tuple[int, int], last: tuple[int, int]
+) -> None:
+    """LFM2-VL; the numbers are those of Transformers' processor."""
+    sizes = {"shortest_edge": 256, "longest_edge": 1024, "crop": 16, "tiles": (2, 4)}
+    config = ImageConfig((0.5,) * 3, (0.5,) * 3, 4, 0, split=True, aspect=2.0, **sizes)
+    found = prepare(np.zeros((height, width, 3), np.uint8), replace(VISION, fit="tiled"), config)
+    assert found.grid == tiles
+    *cut, whole = [(tile.height, tile.width) for tile in found.tiles]
+    assert cut == [(16, 16)] * (tiles[0] * tiles[1])
+    assert whole == last
 
 
 def test_a_digest_covers_the_file_and_the_settings() -> None:

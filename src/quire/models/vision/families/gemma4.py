@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.core.errors import UnsupportedModelError
 from quire.core.images import Product, VisionConfig
 from quire.core.model_config import ModelConfig
@@ -65,7 +67,7 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     )
 
 
-def _heads(vision: hf.HFConfig) -> dict[str, int]:
+def _heads(vision: hf.HFConfig) -> dict[str, Any]:
     heads = hf.integer(vision, "num_attention_heads", default=12)
     width = hf.integer(vision, "head_dim", default=64)
     kv_heads = hf.integer(vision, "num_key_value_heads", default=12)
