@@ -95,9 +95,13 @@ def log_axis(axes: Any) -> None:
     """Make the horizontal axis logarithmic, labelled with plain numbers."""
     from matplotlib.ticker import LogFormatter
 
+    class Plain(LogFormatter):  # LogFormatter itself writes 0.56 and 0.57 as 6e-01
+        def __call__(self, x: float, pos: Any = None) -> str:
+            return f"{x:.3g}" if super().__call__(x, pos) else ""
+
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(LogFormatter())
-    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False))
+    axes.xaxis.set_major_formatter(Plain())
+    axes.xaxis.set_minor_formatter(Plain(labelOnlyBase=False))
 
 
 def new_figure(flag: str, width: float, height: float, title: str) -> Any:

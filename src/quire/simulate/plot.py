@@ -52,8 +52,11 @@ def _distribution(axes: Any, name: str, seconds: Any, share: Any) -> None:
             value = seconds[index] * 1e3
             axes.plot([value], [at], "o", color=INK)
             label = f"p{at * 100:.0f} {value:,.4g} ms"
-            side = {"xytext": (-8, 4), "ha": "right"}  # left of the curve nothing is drawn
-            axes.annotate(label, (value, at), textcoords="offset points", va="bottom", **side)
+            # Nothing is drawn to the left above the curve, and to the right below it.
+            side: dict[str, Any] = {"xytext": (-8, 4), "ha": "right", "va": "bottom"}
+            if at == 0.5:
+                side = {"xytext": (8, -4), "ha": "left", "va": "top"}
+            axes.annotate(label, (value, at), textcoords="offset points", **side)
     axes.grid(alpha=0.3)
 
 
@@ -61,8 +64,9 @@ def _requests(axes: Any, replicas: Sequence[Replica]) -> None:
     for i, replica in enumerate(replicas):
         if replica.history.points:
             time, running, waiting, _ = zip(*replica.history.points, strict=True)
-            axes.plot(time, running, color=INK, alpha=0.8, label=None if i else "running")
-            axes.plot(time, waiting, color=QUEUE, alpha=0.8, label=None if i else "waiting")
+            for name, counts, color in (("running", running, INK), ("waiting", waiting, QUEUE)):
+                label = None if i else name
+                axes.step(time, counts, where="post", color=color, alpha=0.8, label=label)
     axes.set_xlabel("seconds")
     axes.set_ylabel("requests, each replica a line" if len(replicas) > 1 else "requests")
     axes.set_ylim(bottom=0)
