@@ -14,6 +14,8 @@ from quire.system.stacks import Place, Stacks
 MAIN = "MainThread"
 SLEEPS = 0.12
 """Share of the time from which sleep in the middle of work is a cause: samples are few."""
+COLLECTS = 0.15
+"""Share of the time that the collector never takes for Quire's objects; seen: 0.05."""
 BLOCKS_LOOP = 0.15
 """Share of its time for which the API's event loop may not stand in one place."""
 _IDLE = ("select", "receive", "_wait_for", "poll")
@@ -101,10 +103,12 @@ def garbage_collection(case: Case) -> Suspect | None:
     """Python's garbage collector runs for much of the time."""
     shares = [s.collecting / max(1e-9, s.seconds) for s in case.evidence.stacks]
     lost = max(shares, default=0.0)
-    process = _process(shares.index(lost)) if lost else ""
+    if lost < COLLECTS:
+        return None
     return suspect(
-        f"Python's garbage collector ran in {process} for {lost:.0%} of the time: code that is "
-        "not Quire's has changed its thresholds, calls it, or makes many objects.",
+        f"Python's garbage collector ran in {_process(shares.index(lost))} for {lost:.0%} of the "
+        "time, much more than Quire's own objects need: code of others has changed its "
+        "thresholds, calls it, or holds many objects.",
         lost,
         advice("no gc.set_threshold() and gc.collect() of your own", "collects seldom", lost),
     )
