@@ -51,7 +51,7 @@ def foreign_code(case: Case) -> Suspect | None:
     what = "slept" if worst.slept > worst.share / 2 else "ran"
     gain = advice(f"a start without {worst.place.where.partition(':')[0]}", "runs Quire alone",
                   lost if worst in main else 0.0)  # fmt: skip
-    if worst.process == _process(0):  # then steps are small, too
+    if worst.process != _process(1):  # steps become small, or other ranks compute meanwhile
         gain = msgspec.structs.replace(gain, uncertainty=1.0)
     thread = "" if worst.place.thread == MAIN else f", thread {worst.place.thread!r}"
     return suspect(

@@ -111,7 +111,8 @@ def _slow_products(case: Case) -> _Products | None:
     reading = known.weight_bytes_per_second.get(product, known.bytes_per_second)
     rate, overlap = known.flops_of(product, e.config.dtype), known.overlaps.get(product, ())
     ops = [op for op in profile.ops if op.name == "linear" and op.seconds >= SHORT * op.calls]
-    seconds = sum(op.seconds for op in ops) * (1.0 - max(case.waited, case.not_running))
+    seconds = sum(op.seconds for op in ops) * (1.0 - case.waited)
+    seconds *= 1.0 - case.around.stopped
     needed = sum(together(op.nbytes / reading, op.flops / rate, overlap) for op in ops)
     if not ops or needed >= MISTUNED * seconds:
         return None
