@@ -24,7 +24,7 @@ from tests.triton.test_products import close, quantized
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch has no GPU")
 
 FORMS = ["dense", "int8", "codes", "float8", "float8_a16", "zeros", "paired", "offsets",
-         "book", "e2m1", "paired_e2m1", "ordered"]  # fmt: skip
+         "book", "e2m1", "paired_e2m1", "nvfp4", "ordered"]  # fmt: skip
 ROUNDING = {torch.float32: 2.0**-24, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
 
 

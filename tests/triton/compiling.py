@@ -57,6 +57,7 @@ def launch_everything(dtype: torch.dtype, capability: int) -> None:
         "paired",
         "e2m1",
         "paired_e2m1",
+        "nvfp4",
         "offsets",
         "book",
         "ordered",

@@ -11,7 +11,7 @@ import torch
 import triton.language as tl
 
 from quire.core.quantized import E2M1
-from quire.ops.triton import linear
+from quire.ops.triton import launch, linear
 from quire.ops.triton.kernels.weights import pair_asm
 from quire.ops.triton.weights import CodedWeight, coded
 from tests.triton.test_products import quantized
@@ -93,7 +93,7 @@ def test_pairs_have_the_bits_of_floats(form: str, compute: Any, scales: Any, par
 
 
 def test_weights_are_paired_if_no_bit_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "pairs", lambda device: True)
+    monkeypatch.setattr(launch, "card", lambda device: launch.Card(pairs=True))
 
     def form(name: str, scales: Any, dtype: torch.dtype) -> str:
         weight = quantized(name, 20, 128, seed=1)
@@ -109,7 +109,8 @@ def test_weights_are_paired_if_no_bit_changes(monkeypatch: pytest.MonkeyPatch) -
     ):  # fmt: skip
         for name in ("zeros", "e2m1"):
             assert form(name, scales, dtype) == "paired " * paired + name
+    assert form("nvfp4", np.float32, torch.bfloat16) == "paired e2m1"
     assert form("fractions", np.float16, torch.float16) == "zeros"
     assert form("offsets", np.float16, torch.float16) == "offsets"
-    monkeypatch.setattr(linear, "pairs", lambda device: False)
+    monkeypatch.setattr(launch, "card", lambda device: launch.Card())
     assert form("zeros", np.float16, torch.float16) == "zeros"

@@ -18,7 +18,9 @@ from quire.ops.torch_ops.arrays import array, tensor
 from quire.ops.triton import linear
 from quire.ops.triton.provider import TritonOps
 from quire.ops.triton.rows import codes_of
-from quire.ops.triton.weights import CODED_ROWS, CodedWeight
+from quire.ops.triton.weights import CODED_ROWS, CodedWeight, coded
+from quire.quant.fp4 import Nvfp4
+from quire.quant.names import NAMES
 
 FLOAT32 = np.dtype(np.float32)
 RNG = np.random.default_rng
@@ -43,6 +45,12 @@ def quantized(form: str, n: int, k: int, seed: int) -> QuantizedWeight:
         wide = form == "float8_a16"
         return QuantizedWeight(floats, bits, scale, group, float_activations=wide)
     codes = rng.integers(0, 1 << bits, (n, k), np.uint8)
+    if form == "nvfp4":
+        factor = rng.uniform(1e-4, 1e-3, n).astype(np.float32)
+        small = rng.uniform(0.01, 448, shape).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+        book = np.array(E2M1, np.float32)
+        scale = small * factor[:, None]
+        return QuantizedWeight(codes, 4, scale, 32, codebook=book, factor=factor)
     extra: dict[str, Any] = {
         "zeros": {"zero": rng.integers(0, 16, shape).astype(np.float32)},
         "paired": {"zero": rng.integers(0, 17, shape).astype(np.float32)},
@@ -70,7 +78,8 @@ def close(found: Tensor, x: Tensor, w: Tensor, half: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    "form", ["codes", "float8_a16", "zeros", "fractions", "offsets", "book", "e2m1", "ordered"]
+    "form",
+    ["codes", "float8_a16", "zeros", "fractions", "offsets", "book", "e2m1", "nvfp4", "ordered"],
 )
 def test_grouped_codes(ops: TritonOps, form: str) -> None:
     whole = quantized(form, 70, 96, seed=1)
@@ -208,3 +217,27 @@ def test_a_norm_before_products_of_8_bits_quantizes_for_them(
     normed = ops.rms_norm(x, gain, 1e-6)
     assert torch.equal(ops.linear(normed[1:], packed), found[1:])
     assert launched == ["rms_norm", "quantize_rows", "product"], "rows that were cut out"
+
+
+@pytest.mark.parametrize("divides", [False, True])
+def test_the_scales_of_nvfp4_are_stored_without_their_tensors(divides: bool) -> None:
+    """Of checkpoints and of weights that are rounded here; if they were something else, whole."""
+    rng = RNG(3)
+    tensors: dict[str, Any] = {
+        "weight_packed": rng.integers(0, 256, (6, 32), np.uint8),
+        "weight_scale": rng.uniform(1, 448, (6, 4)).astype(ml_dtypes.float8_e4m3fn),
+        "weight_global_scale": np.array([0.0123], np.float32),
+    }
+    rounded = NAMES["nvfp4"].layers
+    assert rounded is not None
+    own = rounded.quantize(rng.standard_normal((6, 64)).astype(np.float32))
+    for weight in (Nvfp4(divides=divides).read(tensors, 6, 64), own):
+        packed = coded([weight, weight], None, "none", 1, torch.bfloat16)
+        assert packed is not None
+        assert packed.factor is not None
+        assert packed.scale.element_size() == 2
+        weight.scale[2, 1] *= 1.001
+        whole = coded([weight], None, "none", 1, torch.bfloat16)
+        assert whole is not None
+        assert whole.factor is None
+        assert np.array_equal(array(whole.scale), weight.scale.T)

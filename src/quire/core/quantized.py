@@ -44,6 +44,7 @@ class QuantizedWeight:
             None if activations are not quantized, or row by row.
         float_activations: the checkpoint quantizes 8-bit weights only (W8A16); else a provider
             may round activations to 8 bits (W8A8).
+        factor: float32 [N]; over a row's factor, its scales are 8-bit floats (NVFP4); or None.
     """
 
     codes: HostArray
@@ -56,6 +57,7 @@ class QuantizedWeight:
     permutation: NDArray[np.int64] | None = None
     input_scale: float | None = None
     float_activations: bool = False
+    factor: Floats | None = None
 
     def __post_init__(self) -> None:
         if self.codes.ndim != 2 or self.codes.dtype not in CODE_TYPES:
@@ -119,6 +121,7 @@ class QuantizedWeight:
             scale=self.scale[part],
             zero=None if self.zero is None else self.zero[part],
             offset=None if self.offset is None else self.offset[part],
+            factor=None if self.factor is None else self.factor[part],
         )
 
     def columns(self, first: int, count: int) -> QuantizedWeight:
@@ -206,6 +209,7 @@ def can_follow(a: QuantizedWeight, b: QuantizedWeight) -> bool:
         == (b.codes.dtype, b.bits, b.group, b.shape[1], b.input_scale, b.float_activations)
         and (a.zero is None) == (b.zero is None)
         and (a.offset is None) == (b.offset is None)
+        and (a.factor is None) == (b.factor is None)
         and same(a.codebook, b.codebook)
         and same(a.permutation, b.permutation)
     )
@@ -229,6 +233,7 @@ def joined(parts: Sequence[QuantizedWeight]) -> QuantizedWeight:
         scale=np.concatenate([part.scale for part in parts]),
         zero=rows("zero"),
         offset=rows("offset"),
+        factor=rows("factor"),
     )
 
 

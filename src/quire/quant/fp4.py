@@ -98,9 +98,11 @@ class Nvfp4:
 
     def read(self, tensors: Mapping[str, HostArray], rows: int, columns: int) -> QuantizedWeight:
         scale, whole = tensors["weight_scale"], tensors[self.whole].reshape(())
+        factor = np.float32(1) / whole if self.divides else whole
         scale = (scale / whole if self.divides else scale * whole).astype(np.float32)
-        book = np.array(E2M1, np.float32)
-        return QuantizedWeight(nibbles(tensors[self.weight]), 4, scale, 16, codebook=book)
+        codes, book = nibbles(tensors[self.weight]), np.array(E2M1, np.float32)
+        factors = np.full(len(codes), factor, np.float32)
+        return QuantizedWeight(codes, 4, scale, 16, codebook=book, factor=factors)
 
 
 def modelopt_method(config: Mapping[str, Any]) -> Uniform:

@@ -7,6 +7,7 @@ row itself, except in formats with blocks of rows, and for NVFP4's scale per ten
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -69,7 +70,9 @@ def to_codebook(weight: HostArray, form: Form, scale_type: str) -> QuantizedWeig
             scale = scale / most
         return order[buckets(_ratio(x, scale), between)], scale, None
 
-    return _by_rows(weight, form, round_, codebook=book)
+    found = _by_rows(weight, form, round_, codebook=book)
+    factor = np.full(len(found.codes), whole, np.float32)
+    return replace(found, factor=factor) if scale_type == "e4m3" else found
 
 
 def _signed(form: Form, x: Floats) -> Rounded:

@@ -135,16 +135,10 @@ def product(
     out = torch.empty((rows, columns // (1 + gated)), dtype=dtype, device=x.device)
     if rows == 0:
         return out
-    if isinstance(weight, CodedWeight) and weight.columns is not None:
-        x = x[:, weight.columns]
-    elif x.stride(-1) != 1:
-        x = x.contiguous()
-    middle, x_scale = x.dtype, None
-    if isinstance(weight, CodedWeight):
-        if weight.form in CODED_ROWS:
-            x, x_scale = codes_of(x, CODED_ROWS[weight.form])
-        elif grouping is None and rows >= DECODED_ROWS:
-            weight = dequantized(weight, x.dtype)
+    middle = x.dtype
+    x, x_scale, factor = _operands(x, weight)
+    if x_scale is None and grouping is None and rows >= DECODED_ROWS:
+        weight = dequantized(weight, x.dtype)
     given, bias, width = _form(weight), weight.bias, weight.shape[1]
     chosen = _tile(weight, x, middle, rows, grouping)
     depth = 128 if given.halves else chosen.depth
@@ -167,7 +161,7 @@ def product(
         sums = torch.int32 if given.form == "int8" else torch.float32
         parts = torch.empty((segments, rows, columns), dtype=sums, device=x.device)
     kernels.product[(tiles, segments if split else 1)](
-        x, *given.tensors, bias, x_scale, out, parts, counters(x.device) if split else None,
+        x, *given.tensors, bias, x_scale, factor, out, parts, counters(x.device) if split else None,
         grouping.row_ids if grouping else None, grouping.tile_experts if grouping else None,
         rows, columns, width, given.stride, given.groups, weight.shape[0], x.stride(0),
         grouping.fan_out if grouping else 1, tiles_m,
@@ -181,6 +175,19 @@ def product(
         enable_fp_fusion=False, **overlap(x.device),
     )  # fmt: skip
     return out
+
+
+def _operands(x: Tensor, weight: DeviceWeight) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Return rows as a weight multiplies them, their scales, and those of the weight's rows."""
+    if not isinstance(weight, CodedWeight):
+        return x if x.stride(-1) == 1 else x.contiguous(), None, None
+    if weight.columns is not None:
+        x = x[:, weight.columns]
+    elif x.stride(-1) != 1:
+        x = x.contiguous()
+    if weight.form in CODED_ROWS:
+        return *codes_of(x, CODED_ROWS[weight.form]), weight.scale
+    return x, None, weight.factor
 
 
 def tuned_shape(
@@ -225,8 +232,10 @@ def _lines(nbytes: int) -> int:
     return 1 << (nbytes // 128).bit_length() - 1 if nbytes >= 128 else 0
 
 
-def dequantized(weight: CodedWeight, dtype: torch.dtype) -> DenseWeight:
+def dequantized(weight: DeviceWeight, dtype: torch.dtype) -> DenseWeight:
     """Return the weight as numbers of `dtype`, which a product would make of its codes itself."""
+    if not isinstance(weight, CodedWeight):
+        return weight
     given, (columns, width) = _form(weight), weight.shape
     numbers = torch.empty((columns, width), dtype=dtype, device=weight.codes.device)
     kernels.dequantize[(-(-columns // 64), -(-width // 128))](

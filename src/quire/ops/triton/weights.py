@@ -36,6 +36,7 @@ class CodedWeight:
         form: how a code becomes a number; "int8" and "float8" multiply with rows of such numbers.
         scale: [G, N], in the smallest type that holds it exactly.
         numbers: as large, the zero points or offsets; or float32 [2^bits], the codebook; or None.
+        factor: float32 [N], multiplies each row's sums; or None.
         columns: int64 [K], the column of x that column k multiplies; None if they are in order.
         dtype: of rows that are looked up.
     """
@@ -52,6 +53,7 @@ class CodedWeight:
     epilogue: Epilogue
     experts: int
     dtype: torch.dtype
+    factor: Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,7 +61,7 @@ class CodedWeight:
 
     @property
     def nbytes(self) -> int:
-        tensors = (self.codes, self.scale, self.numbers)
+        tensors = (self.codes, self.scale, self.numbers, self.factor)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def rows(self, ids: Tensor) -> Tensor:
@@ -77,7 +79,8 @@ class CodedWeight:
         values = _looked_up(numbers, codes) if looked_up else codes.float()
         if self.form == "zeros" and numbers is not None:
             values = values - by_column(numbers)
-        values = values * by_column(self.scale)
+        scale = self.scale if self.factor is None else self.scale.float() * self.factor
+        values = values * by_column(scale)
         if self.form == "offsets" and numbers is not None:
             values = values + by_column(numbers)
         if self.columns is not None:
@@ -129,7 +132,7 @@ def coded(
     if not all(can_follow(first, part) for part in parts):
         return None
     whole = joined(parts)
-    codes, scale = tensor(whole.codes).to(device), tensor(whole.scale).to(device)
+    codes, (scale, factor) = tensor(whole.codes).to(device), _scales(whole, device)
     if codes.dtype == torch.float8_e4m3fn and not launch.card(codes.device).float8:
         return None
     form: Form = "codes"
@@ -152,8 +155,22 @@ def coded(
         codes = (pairs[:, :, 0] | pairs[:, :, 1] << 4).flatten(1)
     return CodedWeight(
         codes.contiguous(), width, halves, form, _smallest(scale.t(), dtype), whole.group, numbers,
-        order, bias, epilogue, experts, dtype,
+        order, bias, epilogue, experts, dtype, factor,
     )  # fmt: skip
+
+
+def _scales(weight: QuantizedWeight, device: torch.device | None) -> tuple[Tensor, Tensor | None]:
+    """Return the scales, and the factors of rows that were taken out of them.
+
+    Scales without their factor have 16 bits, so kernels decode two codes at a time.
+    """
+    scale = tensor(weight.scale).to(device)
+    if weight.factor is None:
+        return scale, None
+    factor = tensor(weight.factor).to(device)
+    exact = (scale / factor[:, None]).to(torch.float8_e4m3fn).float()
+    same = (exact * factor[:, None] - scale).abs() <= 2.0**-22 * scale.abs()
+    return (exact, factor) if bool(same.all()) else (scale, None)
 
 
 def _smallest(numbers: Tensor, preferred: torch.dtype = torch.float16) -> Tensor:

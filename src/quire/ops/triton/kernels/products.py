@@ -110,15 +110,15 @@ def _joined(total, parts, plane, place, live, count, segments: tl.constexpr):
 
 @triton.jit
 def _finished(
-    total, x_scale, scale, bias, x_row, w_row,
-    scaled: tl.constexpr, biased: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr,
-    block_m: tl.constexpr, block_n: tl.constexpr, middle: tl.constexpr,
+    total, x_scale, factor, bias, x_row, w_row, biased: tl.constexpr, kind: tl.constexpr,
+    gated: tl.constexpr, block_m: tl.constexpr, block_n: tl.constexpr, middle: tl.constexpr,
 ):  # fmt: skip
-    """Return sums as float32, scaled if they are of 8-bit rows, plus the bias; activated."""
+    """Return sums as float32, times the scales of rows, plus the bias; activated."""
     result = total.to(tl.float32)
-    if scaled:
+    if x_scale is not None:
         result = result * tl.load(x_scale + x_row)[None, :]
-        result = result * tl.load(scale + w_row).to(tl.float32)[:, None]
+    if factor is not None:
+        result = result * tl.load(factor + w_row).to(tl.float32)[:, None]
     if biased:
         result = result + tl.load(bias + w_row).to(tl.float32)[:, None]
     if kind != "none":
@@ -160,8 +160,8 @@ def _place(tiles_m, tiles_n, together: tl.constexpr):
 
 @triton.jit
 def product(
-    x, w, scale, zero, offset, book, bias, x_scale, out, parts, counts, row_ids, tile_experts,
-    num_rows, num_columns, width, stride, groups, height, x_stride, fan_out, tiles_m,
+    x, w, scale, zero, offset, book, bias, x_scale, factor, out, parts, counts, row_ids,
+    tile_experts, num_rows, num_columns, width, stride, groups, height, x_stride, fan_out, tiles_m,
     form: tl.constexpr, group: tl.constexpr, halves: tl.constexpr, biased: tl.constexpr,
     listed: tl.constexpr, kind: tl.constexpr, gated: tl.constexpr, segment: tl.constexpr,
     segments: tl.constexpr, split: tl.constexpr, early: tl.constexpr, ahead: tl.constexpr,
@@ -170,7 +170,8 @@ def product(
 ):  # fmt: skip
     """A tile of rows times a tile of the weight's rows; one segment of the columns if `split`.
 
-    form: as in `numbers_of`; "int8", "float8": x and w are such numbers, scaled by row.
+    form: as in `numbers_of`; "int8", "float8": x and w are such numbers.
+    x_scale, factor: of rows of x and of w, by which sums are multiplied; or None.
     listed: tile i computes rows row_ids[i · block_m …] of the result, -1 for none, with the weight
         of expert tile_experts[i]; result row r is of row r // fan_out of x.
     kind: the activation of the result, which is rounded to `middle` before and after it; or "none".
@@ -212,8 +213,8 @@ def product(
         total, whole = _joined(total, parts, num_columns * num_rows, place, there, count, segments)
     if whole:
         result = _finished(
-            total, x_scale, scale, bias, x_row, w_row, form == "int8" or form == "float8",
-            biased, kind, gated, block_m, block_n, middle,
+            total, x_scale, factor, bias, x_row, w_row, biased, kind, gated, block_m, block_n,
+            middle,
         )  # fmt: skip
         column, columns = _columns(n, tile_n, num_columns, gated, block_n)
         target, exists = _target(row, live, column, columns)
