@@ -199,23 +199,20 @@ struct Step {
       }
     }
     const auto run_end = [&](int j) { return j + run < end ? j + run : end; };
-    const auto unpack_run = [&](bool values, int j) {
-      return [&, values, j] {
-        if constexpr (kIsInt8<T>) {
-          if (room != nullptr) room->read(keys, values, j, run_end(j));
-        }
-      };
+    const auto unpack_run = [&]([[maybe_unused]] bool values, [[maybe_unused]] int j) {
+      if constexpr (kIsInt8<T>) {
+        if (room != nullptr) room->read(keys, values, j, run_end(j));
+      }
     };
     const auto nothing = [] {};
     const Keys<T>& plain = plain_keys(keys, room);
     for (int j = begin; j < end; j += run) {
-      each_head(unpack_run(false, j), [&]<int R>(int r, const Scales* s) {
-        score<R>(r, r, plain, s, j, run_end(j));
-      });
+      each_head([&] { unpack_run(false, j); },
+                [&]<int R>(int r, const Scales* s) { score<R>(r, r, plain, s, j, run_end(j)); });
     }
     each_head(nothing, [&]<int R>(int r, const Scales* s) { weigh<R>(r, r, begin, end, s); });
     for (int j = begin; j < end; j += run) {
-      each_head(unpack_run(true, j),
+      each_head([&] { unpack_run(true, j); },
                 [&]<int R>(int r, const Scales*) { add<R>(r, r, plain, j, run_end(j)); });
     }
     for (int r = 0; rounds && r < rows.total(); ++r) {

@@ -40,7 +40,7 @@ def test_encode_mends_only_what_it_must() -> None:
         ("", None),
         ("\ud800", None),
         ('{"a": %s}' % ("9" * 5000), None),
-        ('{"a":' * 5000 + "1" + "}" * 5000, None),
+        ('{"a":' * 200_000 + "1" + "}" * 200_000, None),
     ],
 )
 def test_read_object(text: str, expected: dict[str, Any] | None) -> None:
