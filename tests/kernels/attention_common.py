@@ -5,14 +5,17 @@ Inputs are fresh in every run; QUIRE_TEST_SEED repeats the run whose seed a fail
 
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 
 from quire import _native
 from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.torch_ops import int4
+from quire.ops.torch_ops import paged_attention as plain
 from quire.ops.torch_ops.reference import quantize_heads, to_float8, write_kv
 from tests.golden.harness import spoiled_cache
+from tests.isas import ISAS
 from tests.kernels.fused_common import INTEGER, TINY, UNIT, choose, pick
 from tests.native import paged_attention
 
@@ -21,6 +24,11 @@ NAN = float("nan")
 
 FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 INTEGERS = (torch.int8, torch.uint8)
+
+
+PLAIN = "torch"
+with_plain = pytest.mark.parametrize("isa", [*ISAS, PLAIN])
+"""The kernels, and the reference in torch."""
 
 
 def emulated(isa: str) -> bool:
@@ -87,12 +95,13 @@ class World:
             num_seqs=len(spans),
             block_size=self.shape.block_size,
         )
-        q = torch.cat([self.q[s][first:last] for s, first, last in spans])
-        scale = self.shape.head_dim**-0.5
-        out = paged_attention(
-            _native.table(isa), pool, q, self.cache, meta,
-            AttentionRules(scale, window, softcap, causal, self.sinks, self.chunked), split=split,
-        )  # fmt: skip
+        q, scale = torch.cat([self.q[s][a:b] for s, a, b in spans]), self.shape.head_dim**-0.5
+        rules = AttentionRules(scale, window, softcap, causal, self.sinks, self.chunked)
+        if isa == PLAIN:
+            out = plain.paged_attention(q, self.cache, meta, rules)
+        else:
+            kernels = _native.table(isa)
+            out = paged_attention(kernels, pool, q, self.cache, meta, rules, split=split)
         return list(out.split([last - first for _, first, last in spans]))
 
 
@@ -181,6 +190,7 @@ def assert_attended(
     and products of weights and scales to 1/1023 of the largest in a tile of 128 keys.
     """
     shape = world.shape
+    exact_weights = exact_weights or isa == PLAIN
     packed = shape.kv_dtype == torch.uint8
     int8 = shape.kv_dtype in INTEGERS
     turn, turning = rotation(shape.head_dim), 10 * 2.0**-24

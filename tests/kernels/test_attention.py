@@ -22,10 +22,12 @@ from tests.kernels.attention_common import (
     random_shape,
     random_spans,
     slow,
+    with_plain,
 )
 from tests.native import paged_attention
 
 
+@with_plain
 @pytest.mark.parametrize("given", SHAPES, ids=str)
 def test_ragged_batches(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], given: dict[str, object]
@@ -41,6 +43,7 @@ def test_ragged_batches(
         assert_attended(world, isa, outs, spans, window)
 
 
+@with_plain
 @pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", [*SHAPES[:4], *SHAPES[10:17]], ids=str)
 def test_capped_scores(

@@ -19,9 +19,11 @@ from tests.kernels.attention_common import (
     random_shape,
     random_spans,
     slow,
+    with_plain,
 )
 
 
+@with_plain
 @pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", SHAPES, ids=str)
 def test_a_token_is_the_same_in_every_batch_and_chunking(
@@ -124,6 +126,7 @@ def test_few_rows_of_a_head_are_the_same_as_many(
             assert_same_bits(few, whole[at - first : at - first + rows])
 
 
+@with_plain
 @pytest.mark.parametrize("kv_dtype", [torch.bfloat16, *INTEGERS])
 def test_the_block_size_changes_nothing(
     isa: str, generator: torch.Generator, pools: list[_native.Pool], kv_dtype: torch.dtype

@@ -8,6 +8,7 @@ import torch
 from quire import _native
 from tests.kernels.attention_common import (
     BFLOAT16,
+    PLAIN,
     SHAPES,
     Shape,
     World,
@@ -17,9 +18,10 @@ from tests.kernels.attention_common import (
     make_world,
     pick,
     random_shape,
+    with_plain,
 )
 
-ODD: dict[str, object] = {"kv_heads": 2, "heads": 6, "head_dim": 52, "block_size": 12}
+ODD: dict[str, object] = {"kv_heads": 2, "heads": 6, "head_dim": 52, "block_size": 4}
 """Not for the kernels on tiles."""
 GIVEN: list[dict[str, object]] = [*SHAPES[:5], *SHAPES[10:14], {**ODD, **BFLOAT16}]
 
@@ -31,6 +33,7 @@ def sink_world(generator: torch.Generator, shape: Shape, lens: list[int]) -> Wor
     return world
 
 
+@with_plain
 @pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", GIVEN, ids=str)
 def test_sinks_join_the_softmax_in_every_batch(
@@ -71,6 +74,7 @@ def test_sinks_of_any_size(
         world.run(isa, pools[0], spans, None)
 
 
+@with_plain
 @pytest.mark.matrix(together=1)
 @pytest.mark.parametrize("given", GIVEN, ids=str)
 def test_chunks(
@@ -90,5 +94,20 @@ def test_chunks(
         for pool, split in ((pools[0], False), (pools[2], True)):
             (alone,) = world.run(isa, pool, [(3, n - 1, n)], chunk, split)
             assert_same_bits(alone[0], outs[1][39])
-    with pytest.raises(ValueError, match="chunks need a size"):
-        world.run(isa, pools[0], spans, None)
+    if isa != PLAIN:
+        with pytest.raises(ValueError, match="chunks need a size"):
+            world.run(isa, pools[0], spans, None)
+
+
+@with_plain
+def test_what_lies_behind_the_window_is_not_read(
+    isa: str, generator: torch.Generator, pools: list[_native.Pool]
+) -> None:
+    """Blocks there may belong to another sequence by now, and the table name others."""
+    world = make_world(generator, Shape(4, 2, 64, 16, torch.float32, torch.float32), [300])
+    spans = [(0, 290, 300)]
+    (expected,) = world.run(isa, pools[1], spans, 20)
+    behind = world.tables[0, :16].tolist()
+    world.cache.k[behind], world.cache.v[behind] = torch.nan, torch.inf
+    world.tables[0, :16] = -1
+    assert_same_bits(world.run(isa, pools[1], spans, 20)[0], expected)
