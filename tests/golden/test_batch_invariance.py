@@ -18,11 +18,15 @@ from tests.golden.tiny_models import (
     RECURRENT_MODELS,
     VOCAB_SIZE,
     make_tiny,
+    of_each_type,
 )
 
 NUM_SEQUENCES, SOME, FEW = 64, 24, 8
 NUM_TOKENS = 4
-IN_MAKE_TEST = {*FEW_KINDS, *RECURRENT_MODELS, "llama"}
+IN_MAKE_TEST = {
+    *FEW_KINDS, "llama", "lfm2-moe", "qwen3_5-moe", "kimi-linear", "granite4-hybrid", "falcon-h1",
+    "nemotron-h",
+}  # fmt: skip
 """Of `FEW_CASES`, `make test` runs these."""
 DTYPES = {
     "float32": torch.float32,
@@ -60,72 +64,15 @@ CASES: list[tuple[str, str, str, OpsProvider]] = [
 ]
 
 
+TURNS = [("bfloat16", "bfloat16"), ("bfloat16", "int8"), ("float32", "float32")]
 FEW_CASES: list[tuple[str, str, str, OpsProvider]] = [
-    ("llama", "float32", "float32", "reference"),
-    ("llama", "float32", "int8", "reference"),
-    ("llama", "float32", "fp8_e4m3", "reference"),
-    ("llama", "float32", "int4", "reference"),
-    ("mistral-sliding", "float32", "float32", "cpu"),
-    ("gpt2", "float32", "float32", "cpu"),
-    ("opt", "float32", "float32", "cpu"),
-    ("qwen2-sliding-tied", "bfloat16", "bfloat16", "cpu"),
-    ("olmo2", "bfloat16", "bfloat16", "cpu"),
+    *(("llama", "float32", held, "reference") for held in ("float32", "int8", "fp8_e4m3", "int4")),
+    *(
+        (name, *TURNS[turn % len(TURNS)], "cpu")
+        for turn, name in enumerate([*of_each_type(), *of_each_type(RECURRENT_MODELS)])
+    ),
     ("starcoder2", "bfloat16", "int4", "cpu"),
-    ("stablelm", "float32", "float32", "cpu"),
-    ("qwen3-moe", "bfloat16", "bfloat16", "cpu"),
-    ("qwen2-moe", "float32", "int8", "cpu"),
-    ("olmoe", "float16", "float16", "cpu"),
-    ("glm4-moe", "bfloat16", "int8", "cpu"),
-    ("ernie4_5-moe", "bfloat16", "bfloat16", "cpu"),
-    ("granitemoe", "float32", "float32", "cpu"),
-    ("llama4", "bfloat16", "bfloat16", "cpu"),
-    ("bitnet", "bfloat16", "int8", "cpu"),
-    ("phimoe", "bfloat16", "int8", "cpu"),
     ("glm4-moe-lite", "bfloat16", "fp8_e4m3", "cpu"),
-    ("minicpm3", "float32", "float32", "cpu"),
-    ("smollm3", "bfloat16", "bfloat16", "cpu"),
-    ("granite", "bfloat16", "bfloat16", "cpu"),
-    ("seed_oss", "bfloat16", "bfloat16", "cpu"),
-    ("olmo3", "bfloat16", "bfloat16", "cpu"),
-    ("glm4", "bfloat16", "int8", "cpu"),
-    ("glm", "bfloat16", "bfloat16", "cpu"),
-    ("exaone4", "float32", "float32", "cpu"),
-    ("cohere", "bfloat16", "bfloat16", "cpu"),
-    ("cohere2", "bfloat16", "bfloat16", "cpu"),
-    ("ernie4_5", "float32", "float32", "cpu"),
-    ("internlm3", "bfloat16", "bfloat16", "cpu"),
-    ("nemotron", "bfloat16", "bfloat16", "cpu"),
-    ("arcee", "bfloat16", "int8", "cpu"),
-    ("granite4", "bfloat16", "bfloat16", "cpu"),
-    ("hunyuan", "bfloat16", "int8", "cpu"),
-    ("ministral3", "bfloat16", "bfloat16", "cpu"),
-    ("lfm2-moe", "bfloat16", "bfloat16", "cpu"),
-    ("qwen3_5-moe", "bfloat16", "int8", "cpu"),
-    ("gemma4-experts", "bfloat16", "bfloat16", "cpu"),
-    ("kimi-linear", "bfloat16", "int8", "cpu"),
-    ("granite4-hybrid", "float16", "float16", "cpu"),
-    ("falcon-h1", "bfloat16", "bfloat16", "cpu"),
-    ("nemotron-h", "bfloat16", "bfloat16", "cpu"),
-    ("phi", "bfloat16", "bfloat16", "cpu"),
-    ("gpt-neox", "bfloat16", "bfloat16", "cpu"),
-    ("ministral", "bfloat16", "bfloat16", "cpu"),
-    ("cwm", "bfloat16", "int8", "cpu"),
-    ("vaultgemma", "bfloat16", "bfloat16", "cpu"),
-    ("youtu", "bfloat16", "int8", "cpu"),
-    ("dots1", "bfloat16", "bfloat16", "cpu"),
-    ("minimax-m2", "bfloat16", "bfloat16", "cpu"),
-    ("exaone-moe", "bfloat16", "int8", "cpu"),
-    ("solar-open", "bfloat16", "bfloat16", "cpu"),
-    ("granitemoeshared", "bfloat16", "bfloat16", "cpu"),
-    ("jais2", "bfloat16", "bfloat16", "cpu"),
-    ("hyperclovax", "bfloat16", "int8", "cpu"),
-    ("granite-swa", "bfloat16", "bfloat16", "cpu"),
-    ("granitemoe-swa", "bfloat16", "bfloat16", "cpu"),
-    ("afmoe", "bfloat16", "bfloat16", "cpu"),
-    ("mellum", "bfloat16", "int8", "cpu"),
-    ("flex-olmo", "bfloat16", "bfloat16", "cpu"),
-    ("hunyuan-moe", "bfloat16", "bfloat16", "cpu"),
-    ("hy-v3", "bfloat16", "int8", "cpu"),
 ]
 """Of kernels that `CASES` have, and of the slow reference; fewer sequences say as much."""
 

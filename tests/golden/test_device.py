@@ -22,21 +22,8 @@ from tests.e2e.tiny_adapter import write_tiny_adapter
 from tests.e2e.tiny_model import write_tiny_model
 from tests.fake_device import FakeDevice, held_bytes
 from tests.golden.tiny_encoders import TEXTS, make_encoder
-from tests.golden.tiny_models import FEW_KINDS, of_each_kind, save_byte_tokenizer
+from tests.golden.tiny_models import FEW_KINDS, of_each_kind, of_each_type, save_byte_tokenizer
 
-ARCHITECTURES = [
-    "llama", "llama-mha-tied-biases", "qwen2-sliding-tied", "qwen3", "mistral-sliding",
-    "phi3-longrope", "gemma", "gemma2", "gemma3", "gemma4", "gpt2", "opt", "opt-untied-gelu",
-    "olmo2", "starcoder2", "stablelm", "qwen3-moe-some-dense", "qwen2-moe", "mixtral", "olmoe",
-    "smollm3", "granite", "seed_oss", "olmo3", "glm4", "exaone4", "cohere2", "ernie4_5",
-    "internlm3", "nemotron", "hunyuan", "ministral3", "granite4",
-    "glm4-moe", "ernie4_5-moe", "granitemoe", "gpt-oss", "llama4", "phimoe",
-    "deepseek-v2", "deepseek-v3", "glm4-moe-lite", "minicpm3", "bitnet", "arcee", "cohere", "glm",
-    "phi", "gpt-neox", "ministral", "cwm", "vaultgemma", "youtu", "dots1", "minimax-m2",
-    "exaone-moe", "solar-open", "granitemoeshared",
-    "jais2", "hyperclovax", "granite-swa", "granitemoe-swa",
-    "afmoe", "mellum", "flex-olmo", "hunyuan-moe", "hy-v3",
-]  # fmt: skip
 LIMITS = {"max_model_len": 128, "num_gpu_blocks_override": 40, "num_threads": 1}
 PROMPTS = [list(range(3, 3 + n)) for n in (5, 40, 17)]
 PARAMS = [
@@ -123,7 +110,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(write_tiny_model(tmp_path_factory.mktemp("tiny")))
 
 
-@pytest.mark.parametrize("name", of_each_kind(ARCHITECTURES, kinds=FEW_KINDS))
+@pytest.mark.parametrize("name", of_each_kind(of_each_type(), kinds=FEW_KINDS))
 def test_every_architecture(name: str, tiny_folder: Path, tokenizer: str, gpu: FakeDevice) -> None:
     """A long prompt in chunks, beside a short one. How tokens are drawn is the same in all."""
     params = SamplingParams(temperature=0.0, max_tokens=2, logprobs=2, prompt_logprobs=1)
@@ -368,7 +355,7 @@ def apple(gpu: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
 
 APPLES = [
     "llama-mha-tied-biases", "gemma2", "gpt-oss", "phimoe", "deepseek-v3",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in ARCHITECTURES
+    *(pytest.param(name, marks=pytest.mark.slow) for name in of_each_type()
       if name not in ("llama-mha-tied-biases", "gemma2", "gpt-oss", "phimoe", "deepseek-v3")),
 ]  # fmt: skip
 

@@ -23,11 +23,8 @@ from tests.arrays import numpy_dtype
 from tests.e2e.tiny_model import CONFIG
 from tests.fuzz import engines
 from tests.golden import (
-    test_batch_invariance,
-    test_device,
     test_gguf,
     test_lora,
-    test_plan,
     test_pooling,
 )
 from tests.golden.harness import plan_of
@@ -47,13 +44,8 @@ DECODERS = {
     key for name, key in HF_CLASSES.items() if task({"architectures": [name]}) == "generate"
 } - RECURRENT
 SUITES = {
-    "batch_invariance": [
-        name for name, *_ in test_batch_invariance.CASES + test_batch_invariance.FEW_CASES
-    ],
-    "device": test_device.ARCHITECTURES,
     "gguf": test_gguf.MODELS,
     "lora": test_lora.MODELS,
-    "plan": [name for name, *_ in test_plan.CASES],
 }
 """Names of `TINY_MODELS` that a suite lists by itself; the others take all of them."""
 WITHOUT = {

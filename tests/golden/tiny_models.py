@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from tests.golden.tiny_recurrent import RECURRENT_MODELS
 
 __all__ = [
     "FEW_KINDS", "KINDS", "MAX_POSITIONS", "ONE_PLUS", "RECURRENT_MODELS", "TINY_MODELS",
-    "VOCAB_SIZE", "make_tiny", "of_each_kind", "save_byte_tokenizer", "tiny_config",
+    "VOCAB_SIZE", "make_tiny", "of_each_kind", "of_each_type", "save_byte_tokenizer", "tiny_config",
 ]  # fmt: skip
 
 TINY_MODELS: dict[str, TinyModel] = DENSE_MODELS | EXPERT_MODELS
@@ -55,6 +55,12 @@ def of_each_kind(
     """Return all names as a test's parameters; `make test` takes those of `kinds`, and `more`."""
     kept = kinds.union(more)
     return [n if n in kept else pytest.param(n, marks=pytest.mark.slow) for n in names]
+
+
+def of_each_type(models: Mapping[str, TinyModel] = TINY_MODELS) -> list[str]:
+    """Return one name of each model type: of `FEW_KINDS`, if it has some, else its first."""
+    ordered = sorted(models, key=lambda name: name not in FEW_KINDS)
+    return list({models[name].model_type: name for name in reversed(ordered)}.values())
 
 
 def save_byte_tokenizer(folder: Path) -> None:
