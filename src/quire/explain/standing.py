@@ -84,7 +84,8 @@ class StateCount:
     def _where(self, pid: int) -> str:
         """Return the kernel function in which a process sleeps; "" if it waits for work."""
         where = quick(f"{self._root}/{pid}/wchan").decode(errors="replace").partition(".")[0]
-        return "" if where in ("", "0") or any(word in where for word in _FOR_WORK) else where
+        for_work = _FOR_OTHERS not in where and any(word in where for word in _FOR_WORK)
+        return "" if where in ("", "0") or for_work else where
 
     @property
     def share(self) -> float:
