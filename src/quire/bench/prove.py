@@ -52,21 +52,12 @@ def prove(
                 after(-1)
                 pairs = []
                 for repetition in range(repetitions):
-                    both = _pair(before, after, repetition)
-                    pairs.append((both[0][change.metric], both[1][change.metric]))
+                    turns = (after, before) if repetition % 2 else (before, after)
+                    found = {turn: turn(repetition)[change.metric] for turn in turns}
+                    pairs.append((found[before], found[after]))
                     bar.update()
             proofs.append(proof_of(change, pairs))
     return proofs
-
-
-def _pair(
-    before: Round, after: Round, repetition: int
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return both results; the order alternates."""
-    if repetition % 2:
-        second = after(repetition)
-        return before(repetition), second
-    return before(repetition), after(repetition)
 
 
 def proof_of(change: Change, pairs: list[tuple[float, float]]) -> Proof:

@@ -39,7 +39,7 @@ from quire.ops.tuning import Shape, load
 from quire.ops.weights import LinearWeight
 from quire.system.records import dataclass
 from quire.tune.kernels.search import Found, Subject, Values
-from quire.tune.kernels.subjects import Product, Task, layers
+from quire.tune.kernels.subjects import Product, Task, layers, remembering
 
 if TYPE_CHECKING:
     from quire.ops.torch_ops.devices import TorchAccelerator
@@ -175,15 +175,8 @@ def experts(bench: Bench, setting: Setting) -> Iterator[Task]:
     moe = setting.model.moe
     if moe is None:
         return
-    packed: list[LinearWeight] = []
-    pack = setting.ops.pack_linear
-
-    def remembered(*args: Any, **kwargs: Any) -> LinearWeight:
-        packed.append(pack(*args, **kwargs))
-        return packed[-1]
-
+    ops, packed = remembering(setting.ops)
     rows = [max(1, tile * moe.num_experts // moe.route.top_k) for tile in EXPERT_TILES]
-    ops = setting.ops.using(pack_linear=remembered)
     *_, cases = expert_cases.moe(replace(setting, rows=[1, *rows], ops=ops))
     alone, *calls = [case.call for case in cases]
     for (name, weight), (tile, call) in itertools.product(

@@ -16,6 +16,7 @@ from quire.bench.kernels.case import Call
 from quire.bench.kernels.cases import Setting
 from quire.core.dtypes import HostArray, dtype_of
 from quire.ops.array import Array
+from quire.ops.interface import Ops
 from quire.ops.metadata import AttentionMetadata, AttentionRules, KVCache
 from quire.ops.native.attention import AttentionKernels
 from quire.ops.native.gemm import PackedLinear
@@ -70,21 +71,25 @@ class Product(NamedTuple):
     calls: list[Call]
 
 
+def remembering(ops: Ops) -> tuple[Ops, list[LinearWeight]]:
+    """Return `ops`, and the list to which they add each weight that they pack."""
+    packed: list[LinearWeight] = []
+
+    def pack_linear(*args: Any, **kwargs: Any) -> LinearWeight:
+        packed.append(ops.pack_linear(*args, **kwargs))
+        return packed[-1]
+
+    return ops.using(pack_linear=pack_linear), packed
+
+
 def layers(setting: Setting) -> Iterator[Product]:
     """Yield each linear layer with each row range; `setting.rows` are the ranges' ends.
 
     A range is tuned at its first and its last number of rows together.
     """
-    packed: list[LinearWeight] = []
-    pack = setting.ops.pack_linear
-
-    def remembered(*args: Any, **kwargs: Any) -> LinearWeight:
-        packed.append(pack(*args, **kwargs))
-        return packed[-1]
-
+    ops, packed = remembering(setting.ops)
     parts = ranges(setting.rows)
     ends = sorted({end for part in parts for end in part})
-    ops = setting.ops.using(pack_linear=remembered)
     for cases in product_cases.gemm(replace(setting, rows=ends, ops=ops)):
         weights = packed[:]
         packed.clear()
