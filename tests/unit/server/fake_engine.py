@@ -164,11 +164,12 @@ async def running(
     seconds: float = 0.0,
     generation_config: dict[str, Any] | None = None,
     executor: Callable[[], EchoExecutor] = FaultyExecutor,
+    resolved: Resolved | None = None,
     **options: Any,
 ) -> AsyncIterator[Running]:
     """An application over a fresh engine; `options` are those of `AppOptions` and `create_app`."""
     client = LoopClient(seconds, executor)
-    resolved = resolved_echo(generation_config)
+    resolved = resolved or resolved_echo(generation_config)
     engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), lambda: client)
     await engine.start_core()
     parts = {name: options.pop(name) for name in ("devices", "adapters") if name in options}

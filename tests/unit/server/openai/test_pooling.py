@@ -11,7 +11,6 @@ import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,20 +18,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput, token_columns
-from quire.core.config import EngineConfig
 from quire.core.errors import InvalidRequestError
-from quire.core.messages import Ready
 from quire.core.model_config import PoolingConfig
 from quire.core.pooling_params import PoolingParams
-from quire.engine.core import EngineCore
 from quire.executor.base import ForwardError
-from quire.frontend.async_llm import AsyncLLM
-from quire.frontend.client.interface import DeathHandler, MessageHandler
-from quire.resolve.arguments import EngineArgs
-from quire.resolve.engine import Resolved
-from quire.server.app import create_app
 from quire.server.openai.pooling_protocol import (
     ClassificationRequest,
     EmbeddingData,
@@ -42,13 +32,11 @@ from quire.server.openai.pooling_protocol import (
     ScoreRequest,
 )
 from quire.server.openai.vectors import NUMBERS_PER_TURN, written
-from quire.server.options import AppOptions
 from quire.server.turns import at_once
 from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.faults.requests import extremes
-from tests.unit.engine.echo import VOCAB_SIZE, EchoExecutor
-from tests.unit.engine.fakes import engine_config
-from tests.unit.server.fake_engine import LoopClient, running
+from tests.unit.engine.echo import EchoExecutor
+from tests.unit.server.fake_engine import MODEL, Running, resolved_echo, running
 
 EMBED = PoolingConfig("embed", "LAST", normalize=False, prompts={"query": "??"})
 SCORE = PoolingConfig("classify", "LAST", activation="none")
@@ -79,41 +67,27 @@ class CountingExecutor(EchoExecutor):
         return output
 
 
-class CountingClient(LoopClient):
-    async def start(
-        self, config: EngineConfig, on_message: MessageHandler, on_death: DeathHandler
-    ) -> Ready:
-        await super().start(config, on_message, on_death)
-        self.core = EngineCore(config, CountingExecutor())
-        return self.core.ready()
-
-
 @asynccontextmanager
-async def counting(config: PoolingConfig, **shape: Any) -> AsyncIterator[AsyncLLM]:
-    client = CountingClient()
-    plain = engine_config()
-    model = replace(plain.model, **shape)
-    source = ModelSource("m", "dummy", None, {"id2label": {"0": "bad", "1": "good"}}, {}, None)
-    resolved = Resolved(replace(plain, model=model, pooling=config), source, Path(), [])
-    engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), lambda: client)
-    await engine.start_core()
-    try:
-        yield engine
-        client.core.scheduler.check_integrity()
-        assert not client.core.scheduler.requests
-    finally:
-        engine.shutdown()
+async def counting(
+    config: PoolingConfig, chat_template: str | None = None, **shape: Any
+) -> AsyncIterator[Running]:
+    plain = resolved_echo()
+    model = replace(plain.config.model, **shape)
+    source = replace(plain.source, config={"id2label": {"0": "bad", "1": "good"}})
+    changed = replace(plain.config, model=model, pooling=config)
+    resolved = replace(plain, config=changed, source=source)
+    async with running(0.0, None, CountingExecutor, resolved, chat_template=chat_template) as app:
+        yield app
+        app.core.scheduler.check_integrity()
+        assert not app.core.scheduler.requests
 
 
 @asynccontextmanager
 async def pooling(
     config: PoolingConfig, chat_template: str | None = None, **shape: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
-    async with counting(config, **shape) as engine:
-        app = create_app(engine, ["m"], AppOptions(chat_template=chat_template))
-        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
-            yield http
+    async with counting(config, chat_template, **shape) as app:
+        yield app.http
 
 
 async def ask(http: httpx.AsyncClient, path: str, **body: Any) -> Any:
@@ -141,7 +115,7 @@ async def refused(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, 
 )
 async def test_embeddings_of_every_kind_of_input(given: Any, expected: list[list[int]]) -> None:
     async with pooling(EMBED) as http:
-        answer = await ask(http, "/v1/embeddings", model="m", input=given)
+        answer = await ask(http, "/v1/embeddings", model=MODEL, input=given)
     assert [entry["embedding"][:2] for entry in answer["data"]] == expected
     assert [entry["index"] for entry in answer["data"]] == list(range(len(expected)))
     assert answer["object"] == "list"
@@ -313,7 +287,8 @@ async def test_one_that_fails_fails_its_request_alone() -> None:
 
 
 async def test_the_engine_encodes_without_a_server() -> None:
-    async with counting(EMBED) as engine:
+    async with counting(EMBED) as app:
+        engine = app.engine
         found = [output async for output in engine.encode("abc", PoolingParams(normalize=True))]
         assert len(found) == 1
         assert found[0].prompt_token_ids == list(b"abc")
