@@ -16,14 +16,15 @@ from quire.frontend.async_llm import AsyncLLM
 from quire.resolve.arguments import EngineArgs
 from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.unit.engine.echo import VOCAB_SIZE
-from tests.unit.server.fake_engine import LoopClient, resolved_echo
+from tests.unit.engine.fakes import resolved
+from tests.unit.server.fake_engine import LoopClient
 
 SECONDS = 0.002
 
 
 async def start_echo(args: EngineArgs) -> AsyncLLM:
     tokenizer = DummyTokenizer(VOCAB_SIZE)
-    engine = AsyncLLM(resolved_echo(), tokenizer, args, partial(LoopClient, SECONDS))
+    engine = AsyncLLM(resolved(), tokenizer, args, partial(LoopClient, SECONDS))
     await engine.start_core()
     return engine
 

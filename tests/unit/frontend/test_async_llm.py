@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache, partial
 from typing import Any
 
@@ -19,27 +19,34 @@ from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.input import intake
 from quire.frontend.input.seeds import derive_seed
 from quire.resolve.arguments import EngineArgs
+from quire.resolve.engine import Resolved
 from tests.unit.engine.echo import EchoExecutor
 from tests.unit.engine.fakes import ByteTokenizer, resolved
 from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, gone, until
 from tests.unit.server.fake_engine import LoopClient
 
 DELTA = RequestOutputKind.DELTA
+IN_A_PROCESS = partial(ProcessClient, FAKE_CORE)
 
 
 @asynccontextmanager
-async def running(
-    name: str = "echo", *, process: bool = True, **generation_config: Any
+async def started(
+    found: Resolved, connect: Callable[[], Any] = IN_A_PROCESS, args: EngineArgs | None = None
 ) -> AsyncIterator[AsyncLLM]:
-    """An engine whose core has a process of its own, or steps in this loop."""
-    in_loop = partial(LoopClient, 0.02 if name == "slow" else 0.0)
-    connect = partial(ProcessClient, FAKE_CORE) if process else in_loop
-    engine = AsyncLLM(resolved(name, **generation_config), ByteTokenizer(), EngineArgs(), connect)
+    engine = AsyncLLM(found, ByteTokenizer(), args or EngineArgs(), connect)
     await engine.start_core()
     try:
         yield engine
     finally:
         engine.shutdown()
+
+
+def running(
+    name: str = "echo", *, process: bool = True, **generation_config: Any
+) -> AbstractAsyncContextManager[AsyncLLM]:
+    """An engine whose core has a process of its own, or steps in this loop."""
+    in_loop = partial(LoopClient, 0.02 if name == "slow" else 0.0)
+    return started(resolved(name, **generation_config), IN_A_PROCESS if process else in_loop)
 
 
 async def collect(engine: AsyncLLM, prompt: Any, **params: Any) -> list[RequestOutput]:
@@ -197,9 +204,7 @@ async def test_the_prompt_s_logprobs_come_though_the_first_sequence_fails(
     failures: int, kind: RequestOutputKind
 ) -> None:
     client = LoopClient(executor=partial(FailsReporters, failures))
-    engine = AsyncLLM(resolved(), ByteTokenizer(), EngineArgs(), lambda: client)
-    await engine.start_core()
-    try:
+    async with started(resolved(), lambda: client) as engine:
         async with asyncio.timeout(PATIENCE):
             outputs = await collect(
                 engine, "abc", n=3, max_tokens=4, prompt_logprobs=0, output_kind=kind
@@ -216,8 +221,6 @@ async def test_the_prompt_s_logprobs_come_though_the_first_sequence_fails(
         assert engine.num_unfinished == 0
         assert not client.core.has_work()
         assert client.core.scheduler.kv.pool.num_used == 0
-    finally:
-        engine.shutdown()
 
 
 async def test_bad_requests_are_refused_before_the_core() -> None:
@@ -351,8 +354,7 @@ async def test_sleep_ends_the_core_and_wake_up_starts_one() -> None:
 
 
 async def test_an_engine_starts_with_its_first_use() -> None:
-    connect = partial(ProcessClient, FAKE_CORE)
-    engine = AsyncLLM(resolved(), ByteTokenizer(), EngineArgs(), connect)
+    engine = AsyncLLM(resolved(), ByteTokenizer(), EngineArgs(), IN_A_PROCESS)
     engine._late_start = cache(lambda: asyncio.ensure_future(engine.start_core()))
     try:
         answers = await asyncio.gather(*(collect(engine, p, max_tokens=2) for p in "abc"))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -28,26 +26,21 @@ from quire.metrics.reader import Counter, Histogram, Metric, read_metrics
 from quire.resolve.arguments import EngineArgs
 from quire.system.hardware import detect
 from tests.unit.engine.echo import BLOCK_SIZE, NUM_BLOCKS, follow
-from tests.unit.engine.fakes import ByteTokenizer, engine_config, resolved
-from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, until
+from tests.unit.engine.fakes import engine_config, resolved
+from tests.unit.frontend.test_async_llm import started
+from tests.unit.frontend.test_core_client import PATIENCE, until
 
 DELTA, FINAL = RequestOutputKind.DELTA, RequestOutputKind.FINAL_ONLY
 
 
-@asynccontextmanager
-async def replicas(
+def replicas(
     name: str = "echo", count: int = 2, threads: int | None = None, **flags: Any
-) -> AsyncIterator[AsyncLLM]:
+) -> AbstractAsyncContextManager[AsyncLLM]:
     args = EngineArgs(data_parallel_size=count, **flags)
-    connect, found = partial(ProcessClient, FAKE_CORE), resolved(name)
+    found = resolved(name)
     if threads is not None:  # as many as there are cores, so that each replica gets its own
         found = replace(found, config=replace(found.config, num_threads=threads))
-    engine = AsyncLLM(found, ByteTokenizer(), args, connect)
-    await engine.start_core()
-    try:
-        yield engine
-    finally:
-        engine.shutdown()
+    return started(found, args=args)
 
 
 def ask(

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import tempfile
 from dataclasses import replace
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -30,12 +29,11 @@ from quire.frontend.client.core_client import ProcessClient
 from quire.frontend.client.watchdog import TICKS, Watchdog
 from quire.frontend.input.seeds import derive_seed
 from quire.frontend.workers import structures
-from quire.resolve.arguments import EngineArgs
 from quire.server.errors import describe
 from quire.system.native_marks import make_marks
 from quire.text.structures import structure_key
-from tests.unit.engine.fakes import ByteTokenizer, resolved
-from tests.unit.frontend.test_async_llm import running
+from tests.unit.engine.fakes import resolved
+from tests.unit.frontend.test_async_llm import running, started
 from tests.unit.frontend.test_core_client import FAKE_CORE, PATIENCE, gone, until
 from tests.unit.server.fake_engine import LoopClient
 
@@ -174,15 +172,11 @@ async def test_whose_structure_crashed_the_core_is_told_and_not_retried() -> Non
 async def test_whose_structure_it_hangs_in_is_told_though_steps_go_on() -> None:
     config = resolved("slow")
     config = replace(config, config=replace(config.config, step_timeout=2.0))
-    engine = AsyncLLM(config, ByteTokenizer(), EngineArgs(), partial(ProcessClient, FAKE_CORE))
-    await engine.start_core()
-    try:
+    async with started(config) as engine:
         request = await structured(engine, "[a-z]+")
         with pytest.raises(InvalidRequestError, match="engine core"):
             await asyncio.wait_for(request, PATIENCE)
         await restored(engine, 1)
-    finally:
-        engine.shutdown()
 
 
 async def test_a_core_that_was_killed_blames_no_structure() -> None:
@@ -263,17 +257,10 @@ async def test_a_core_that_does_not_start_again(
 ) -> None:
     monkeypatch.setattr(supervisor, "BACKOFF_SECONDS", (0.0, 0.0, 0.0))
     commands = iter([FAKE_CORE])
-    engine = AsyncLLM(
-        resolved(),
-        ByteTokenizer(),
-        EngineArgs(),
-        lambda: ProcessClient(next(commands, ("false",))),
-    )
-    await engine.start_core()
-    kill(engine)
-    await until(lambda: type(engine.error) is EngineDeadError)
+    async with started(resolved(), lambda: ProcessClient(next(commands, ("false",)))) as engine:
+        kill(engine)
+        await until(lambda: type(engine.error) is EngineDeadError)
     assert caplog.text.count("did not start") == 3
-    engine.shutdown()
 
 
 @pytest.mark.parametrize("refused", ["process", "folder", "thread"])
@@ -370,17 +357,13 @@ async def test_a_stuck_core_tells_its_stacks_and_is_replaced(
 ) -> None:
     config = resolved("slow")
     config = replace(config, config=replace(config.config, step_timeout=3.0))
-    engine = AsyncLLM(config, ByteTokenizer(), EngineArgs(), partial(ProcessClient, FAKE_CORE))
-    await engine.start_core()
-    try:
+    async with started(config) as engine:
         request = ask(engine, output_kind=FINAL, max_tokens=80, ignore_eos=True)
         await until(lambda: engine.num_unfinished == 1)
         os.kill(pid(engine), signal.SIGSTOP)
         [output] = await asyncio.wait_for(request, PATIENCE)
         assert len(output.outputs[0].token_ids) == 80
         assert engine.stats.restarts == 1
-    finally:
-        engine.shutdown()
     err = capfd.readouterr().err
     assert "most recent call first" in err
     assert "process.py" in err

@@ -8,14 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import httpx
 from starlette.applications import Starlette
 
-from quire.checkpoint.source import ModelSource
 from quire.core.batch import ModelOutput, SchedulerOutput
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineDeadError, QuireError
@@ -30,7 +28,7 @@ from quire.server.app import create_app
 from quire.server.options import AppOptions
 from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.unit.engine.echo import VOCAB_SIZE, EchoExecutor
-from tests.unit.engine.fakes import engine_config
+from tests.unit.engine.fakes import resolved
 
 if TYPE_CHECKING:
     import openai
@@ -154,23 +152,18 @@ class Running:
         return await self.http.post("/v1/chat/completions", json=body)
 
 
-def resolved_echo(generation_config: dict[str, Any] | None = None) -> Resolved:
-    source = ModelSource(MODEL, "dummy", None, {}, generation_config or {}, None)
-    return Resolved(engine_config(), source, Path(), [])
-
-
 @asynccontextmanager
 async def running(
     seconds: float = 0.0,
     generation_config: dict[str, Any] | None = None,
     executor: Callable[[], EchoExecutor] = FaultyExecutor,
-    resolved: Resolved | None = None,
+    found: Resolved | None = None,
     **options: Any,
 ) -> AsyncIterator[Running]:
     """An application over a fresh engine; `options` are those of `AppOptions` and `create_app`."""
     client = LoopClient(seconds, executor)
-    resolved = resolved or resolved_echo(generation_config)
-    engine = AsyncLLM(resolved, DummyTokenizer(VOCAB_SIZE), EngineArgs(), lambda: client)
+    found = found or resolved(MODEL, **(generation_config or {}))
+    engine = AsyncLLM(found, DummyTokenizer(VOCAB_SIZE), EngineArgs(), lambda: client)
     await engine.start_core()
     parts = {name: options.pop(name) for name in ("devices", "adapters") if name in options}
     app = Running(engine, client, create_app(engine, [MODEL], AppOptions(**options), **parts))

@@ -36,7 +36,8 @@ from quire.server.turns import at_once
 from quire.text.tokenizers.dummy import DummyTokenizer
 from tests.faults.requests import extremes
 from tests.unit.engine.echo import EchoExecutor
-from tests.unit.server.fake_engine import MODEL, Running, resolved_echo, running
+from tests.unit.engine.fakes import resolved
+from tests.unit.server.fake_engine import MODEL, Running, running
 
 EMBED = PoolingConfig("embed", "LAST", normalize=False, prompts={"query": "??"})
 SCORE = PoolingConfig("classify", "LAST", activation="none")
@@ -71,12 +72,12 @@ class CountingExecutor(EchoExecutor):
 async def counting(
     config: PoolingConfig, chat_template: str | None = None, **shape: Any
 ) -> AsyncIterator[Running]:
-    plain = resolved_echo()
+    plain = resolved()
     model = replace(plain.config.model, **shape)
     source = replace(plain.source, config={"id2label": {"0": "bad", "1": "good"}})
     changed = replace(plain.config, model=model, pooling=config)
-    resolved = replace(plain, config=changed, source=source)
-    async with running(0.0, None, CountingExecutor, resolved, chat_template=chat_template) as app:
+    found = replace(plain, config=changed, source=source)
+    async with running(0.0, None, CountingExecutor, found, chat_template=chat_template) as app:
         yield app
         app.core.scheduler.check_integrity()
         assert not app.core.scheduler.requests
