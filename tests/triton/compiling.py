@@ -181,6 +181,18 @@ def check_units(card: FakeCard) -> None:
                 assert begins == [True, False, False, False] * (len(units) // 4), units
 
 
+def check_amd_units(card: FakeCard) -> None:
+    """Compare the instructions of tiles of 16, 32, 64 and 128 rows of x."""
+    dense = DenseWeight(torch.randn(130, 2048).to(torch.bfloat16), None, "none")
+    found = []
+    for rows_of_x in (1, 30, 64, 600):
+        before = len(card.texts)
+        linear.linear(torch.randn(rows_of_x, 2048).to(torch.bfloat16), dense)
+        found.append({u for text in card.texts[before:] for u in re.findall(r"v_mfma_\w+", text)})
+    assert len(found[0]) == 1, found
+    assert found == found[:1] * 4, found
+
+
 def main() -> None:
     card = FakeCard(sys.argv[1])
     card.insert()
@@ -189,6 +201,8 @@ def main() -> None:
         launch_everything(dtype, card.capability)
     if card.capability == 90:
         check_units(card)
+    if card.amd:
+        check_amd_units(card)
     compiled = sorted({kernel.name for kernel in card.kernels})
     print(len(card.kernels), "kernels compiled:", *compiled)
 

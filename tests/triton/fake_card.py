@@ -37,7 +37,7 @@ class FakeCard:
     Attributes:
         launches: names of the kernels that were launched.
         kernels: what was compiled, once each.
-        texts: PTX of the kernels that were loaded.
+        texts: assembly of the kernels that were loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,6 +48,7 @@ class FakeCard:
         self.launches: list[str] = []
         self.kernels: list[Any] = []
         self.texts: list[str] = []
+        self.text = ".amdgcn" if self.amd else ".ptx"
         self.utils = SimpleNamespace(
             get_device_properties=lambda device: {"max_shared_mem": self.shared},
             load_binary=lambda *given: (object(), object(), 0, 0, 1024),
@@ -65,7 +66,9 @@ class FakeCard:
 
     def keep_text(self, module: Any, function: Any, name: str, files: Any, digest: str) -> None:
         """Triton calls it before it loads a kernel, with the files of all stages."""
-        self.texts += [Path(path).read_text() for each, path in files.items() if ".ptx" in each]
+        self.texts += [
+            Path(path).read_text() for each, path in files.items() if each.endswith(self.text)
+        ]
 
     def launcher_cls(self, source: Any, metadata: Any) -> Any:
         """Return what launches a kernel, as Triton asks for it once it is compiled."""
@@ -91,7 +94,8 @@ class FakeCard:
         """Return what launches know of the card."""
         newer = not self.amd and self.capability >= 89
         early = not self.amd and self.capability >= 90
-        return launch.Card(self.shared, 132, newer, pairs=not self.amd, early=early)
+        options = {"matrix_instr_nonkdim": 16} if self.amd else {}
+        return launch.Card(self.shared, 132, newer, not self.amd, early, options)
 
     def insert(self) -> None:
         """Have this process launch on this card, from tensors wherever they are."""

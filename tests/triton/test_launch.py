@@ -120,7 +120,9 @@ def test_amds_gpus(on_card: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
     launch.check(CARD)
     assert launch.overlap(device) == {"overlap": False}
-    assert launch.card(device) == launch.Card(64 * 1024, 304, float8=False)
+    assert launch.card(device) == launch.Card(
+        64 * 1024, 304, float8=False, options={"matrix_instr_nonkdim": 16}
+    )
     assert launch.stages(device, 3, 12 * 1024, 32 * 1024) == 1
     properties.gcnArchName = OLD
     with pytest.raises(ConfigError, match="compiled for gfx942, gfx950; this GPU is gfx90a"):

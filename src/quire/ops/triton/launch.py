@@ -112,6 +112,9 @@ class Card(NamedTuple):
         float8: it converts from and to e4m3, which Ada and Hopper began with.
         pairs: it has NVIDIA's instructions for pairs of 16-bit floats.
         early: a kernel may start while the one before it ends.
+        options: of a launch that multiplies, so that tiles of all sizes run the same instructions.
+            AMD's compiler takes 16 × 16 × 16 for small tiles and 32 × 32 × 8 for others, which add
+            in another order.
     """
 
     shared: int = 2**20
@@ -119,6 +122,7 @@ class Card(NamedTuple):
     float8: bool = True
     pairs: bool = False
     early: bool = False
+    options: dict[str, int] = {}  # noqa: RUF012 - which nobody writes to
 
 
 @cache
@@ -129,7 +133,7 @@ def card(device: torch.device) -> Card:
     properties = triton.runtime.driver.active.utils.get_device_properties(device.index or 0)
     shared, processors = properties["max_shared_mem"], properties["multiprocessor_count"]
     if torch.version.hip:
-        return Card(shared, processors, float8=False)
+        return Card(shared, processors, float8=False, options={"matrix_instr_nonkdim": 16})
     capability = torch.cuda.get_device_capability(device)
     return Card(shared, processors, capability >= (8, 9), pairs=True, early=capability >= (9, 0))
 

@@ -172,7 +172,7 @@ def product(
         block_m=chosen.rows, block_n=chosen.columns, block_k=depth,
         compute=COMPUTE[x.dtype], middle=COMPUTE[middle], num_warps=chosen.warps,
         num_stages=stages(x.device, chosen.stages, loaded, made),
-        enable_fp_fusion=False, **overlap(x.device),
+        enable_fp_fusion=False, **launch.card(x.device).options, **overlap(x.device),
     )  # fmt: skip
     return out
 
