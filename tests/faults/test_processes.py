@@ -194,10 +194,14 @@ def test_row_43_a_second_signal_does_not_wait(model: Path) -> None:
         assert psutil.wait_procs(left, timeout=PATIENCE)[1] == []
 
 
-def test_row_44_sigterm_while_loading(model: Path) -> None:
+@pytest.mark.parametrize("after", ["the core's fork", "its exec"])
+def test_row_44_sigterm_while_loading(model: Path, after: str) -> None:
     process = subprocess.Popen([*QUIRE, "serve", str(model), "--port", "0"], stderr=subprocess.PIPE)
     loading = psutil.Process(process.pid)
-    until(lambda: any("quire.engine.process" in p.cmdline() for p in _alive(loading)))
+    while not loading.children():
+        pass  # as early as possible
+    if after == "its exec":
+        until(lambda: any("quire.engine.process" in p.cmdline() for p in _alive(loading)))
     left = loading.children(recursive=True)
     os.kill(process.pid, signal.SIGTERM)
     _, err = process.communicate(timeout=PATIENCE)

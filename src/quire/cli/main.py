@@ -129,17 +129,20 @@ def _run_command(name: str, words: Sequence[str]) -> int:
     with no_collection():
         from quire.frontend.client.core_process import CoreProcess
 
-    core = CoreProcess()  # it imports its modules beside this program
+    core: CoreProcess | None = None
 
     def end(*_: object) -> NoReturn:  # without the interpreter's end: threads are loading
-        core.abandon()
+        if core is not None:  # else its process ends with this one
+            core.abandon()
         os._exit(0)
 
     before = signal.signal(signal.SIGTERM, end)  # until the server handles it
     try:
+        core = CoreProcess()  # it imports its modules beside this program
         return _run_with(name, words, core)
     finally:
-        core.kill()
+        if core is not None:
+            core.kill()
         signal.signal(signal.SIGTERM, before)
 
 
