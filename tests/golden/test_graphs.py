@@ -11,8 +11,8 @@ from quire import LLM, SamplingParams
 from quire.system.gpu_facts import Gpu
 from tests.e2e.tiny_model import write_tiny_model
 from tests.fake_device import FakeDevice
-from tests.golden.test_device import ARCHITECTURES, LIMITS
-from tests.golden.tiny_models import save_byte_tokenizer
+from tests.golden.test_device import LIMITS
+from tests.golden.tiny_models import of_each_type, save_byte_tokenizer
 from tests.golden.tiny_recurrent import RECURRENT_MODELS
 from tests.triton.fake_card import INTEGERS
 from tests.triton.on_fake_device import launching
@@ -92,7 +92,7 @@ def by_step(launches: list[Any]) -> list[list[str]]:
     "name",
     [
         name if name in SOON else pytest.param(name, marks=pytest.mark.slow)
-        for name in (*ARCHITECTURES, *RECURRENT_MODELS)
+        for name in (*of_each_type(), *RECURRENT_MODELS)
     ],
 )
 def test_a_graph_has_the_launches_of_the_step(

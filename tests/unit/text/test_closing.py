@@ -14,7 +14,8 @@ from quire.core.errors import InvalidRequestError
 from quire.core.structured_outputs import StructuredOutputsParams
 from quire.text.grammar import new_matcher
 from tests.fuzz.schemas import drawn
-from tests.unit.text.test_schema_rewrites import TOKENIZER, accepts
+from tests.matching import BYTES
+from tests.unit.text.test_schema_rewrites import accepts
 
 OBJECT = {"type": "object"}
 NUMBER = {"type": "integer"}
@@ -160,7 +161,7 @@ def names(value: Any) -> set[str]:
 def test_what_is_written_is_valid_and_has_no_unknown_name(case: str) -> None:
     schema, good, _ = CASES[case]
     known = names(good) | {"a", "b", "c", "d", "in", "kind", "n", "z", "next", "x", "r"}
-    matcher = new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
+    matcher = new_matcher(BYTES, StructuredOutputsParams(json=schema))
     for seed in range(4):
         text = drawn(Random(seed), matcher)
         matcher.reset()
@@ -183,7 +184,7 @@ def test_a_schema_cannot_bring_notes_of_its_own() -> None:
 def test_malformed_words_are_refused_or_served(word: str, value: Any, beside: Any) -> None:
     schema = {"type": "object", "properties": {"a": True}, **beside, word: value}
     with contextlib.suppress(InvalidRequestError):
-        new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
+        new_matcher(BYTES, StructuredOutputsParams(json=schema))
 
 
 def test_hostile_schemas_cost_few_steps() -> None:
@@ -194,4 +195,4 @@ def test_hostile_schemas_cost_few_steps() -> None:
     ]
     for schema, why in zip(schemas, ("too many schemas", "lead in circles"), strict=True):
         with pytest.raises(InvalidRequestError, match=why):
-            new_matcher(TOKENIZER, StructuredOutputsParams(json=schema))
+            new_matcher(BYTES, StructuredOutputsParams(json=schema))
