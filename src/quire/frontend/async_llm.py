@@ -166,10 +166,6 @@ class AsyncLLM(NotThere, AsyncEngine):
         """Return a prompt's token ids, computed off the event loop."""
         return await self._intake.tokenize(self.tokenizer, prompt, add_special_tokens)
 
-    async def detokenize(self, token_ids: list[int]) -> str:
-        """Return the text of tokens, control tokens included, computed off the event loop."""
-        return await self._intake.detokenize(self.tokenizer, token_ids)
-
     async def check_structure(self, wanted: StructuredOutputsParams) -> None:
         """Raise the error that `submit` would raise for this structure."""
         await self._intake.structures.check(wanted)

@@ -9,6 +9,7 @@ import pytest
 from quire.frontend.output import prompt_logprobs
 from quire.server.openai import logprobs
 from quire.server.turns import Turns, at_once, in_turns
+from quire.text.detokenizer import IncrementalDetokenizer
 from tests.unit.server.fake_engine import MODEL, Running, running
 
 POSITIONS = 4
@@ -96,6 +97,19 @@ async def test_positions_of_an_answer(
         done = turns.stop()
     assert done.total() >= 15
     assert max(done.values()) <= 2 * POSITIONS  # the end of a choice and the next one's beginning
+
+
+async def test_the_text_of_many_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.server.turns.TOKENS_PER_TURN", POSITIONS)
+    async with running() as app:
+        turns = LoopTurns()
+        append = turns.counted(IncrementalDetokenizer.append)
+        monkeypatch.setattr(IncrementalDetokenizer, "append", append)
+        response = await app.http.post("/detokenize", json={"tokens": [97] * 40})
+        done = turns.stop()
+    assert response.json()["prompt"] == "a" * 40
+    assert done.total() == 40 // POSITIONS
+    assert max(done.values()) == 1
 
 
 async def test_work_in_turns_returns_its_result() -> None:

@@ -57,8 +57,7 @@ class Intake:
 
     Attributes:
         processor: set once the core is ready; before that no request is accepted.
-        arriving: by client, sequences on their way to the core, and texts that are only tokenized
-            or detokenized.
+        arriving: by client, sequences on their way to the core, and texts that are only tokenized.
         structures: checks the requests' structures.
     """
 
@@ -141,12 +140,6 @@ class Intake:
             work = partial(tokenize, tokenizer, prompt)
             if isinstance(prompt, str):
                 work = partial(tokenizer.encode, prompt, add_special_tokens)
-            return await self._threads.run(work)
-
-    async def detokenize(self, tokenizer: Tokenizer, token_ids: list[int]) -> str:
-        """Return the text of tokens, control tokens included."""
-        with self._arriving():
-            work = partial(tokenizer.decode, token_ids, skip_special_tokens=False)
             return await self._threads.run(work)
 
     @contextmanager

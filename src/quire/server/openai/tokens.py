@@ -23,7 +23,7 @@ from quire.server.openai.protocol import ChatMessage, ChatRequest
 from quire.server.openai.tool_types import ChatTool
 from quire.server.rules import Messages, Strict, Tools
 from quire.server.state import server_state
-from quire.server.turns import in_turns, spelled
+from quire.server.turns import decoded, in_turns, spelled
 
 _ERRORS = (HTTPStatus.NOT_FOUND, *OF_ENGINE)
 _OF_CHAT = (
@@ -105,7 +105,8 @@ async def detokenize(request: Request) -> Response:
     for token in (min(body.tokens, default=0), max(body.tokens, default=0)):
         if not 0 <= token < vocabulary:
             raise invalid(f"There is no token {token}; ids end at {vocabulary - 1}.", "tokens")
-    text = await while_connected(engine.detokenize(body.tokens), request.receive)
+    work = in_turns(decoded(engine.tokenizer, body.tokens, skip_special_tokens=False))
+    text = await while_connected(work, request.receive)
     return json_response(DetokenizeResponse(text, notices_of(request)))
 
 
