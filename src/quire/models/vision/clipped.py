@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,28 +10,13 @@ import numpy as np
 from quire.core.dtypes import FLOAT32, HostArray, converted
 from quire.core.model_config import Activation
 from quire.layers.linear import Linear
-from quire.models.parameters import Parameter, ParameterSource
+from quire.models.parameters import ParameterSource
+from quire.models.vision.layout import BOUNDS, CLIPPED
 from quire.ops.array import Array
 from quire.ops.interface import Ops
 
 if TYPE_CHECKING:
     from quire.layers.layer import Layer
-
-_PARTS = {
-    "attn.qkv": ("attn.q", "attn.k", "attn.v"),
-    "attn.out": ("attn.out",),
-    "mlp.gate_up": ("mlp.gate", "mlp.up"),
-    "mlp.down": ("mlp.down",),
-}
-_BOUNDS = ("input_min", "input_max", "output_min", "output_max")
-
-
-def limits(layers: int) -> Iterator[Parameter]:
-    """Yield the bounds of all products, one number each."""
-    for number in range(layers):
-        for part in (part for parts in _PARTS.values() for part in parts):
-            for bound in _BOUNDS:
-                yield Parameter(f"layers.{number}.{part}_limits.{bound}", (1,), (1,), "exact")
 
 
 class Clipped:
@@ -44,8 +28,8 @@ class Clipped:
             for part in source.parts(f"{layer}.{name}.weight")
         ]
         self._bounds = [
-            [source.tensor(f"{layer}.{part}_limits.{bound}").item() for bound in _BOUNDS]
-            for part in _PARTS[name]
+            [source.tensor(f"{layer}.{part}_limits.{bound}").item() for bound in BOUNDS]
+            for part in CLIPPED[name]
         ]
 
     def forward(self, ops: Ops, x: Array, adapter: Array | None = None) -> Array:
@@ -61,7 +45,9 @@ def clip(
     layer: Layer, number: int, activation: Activation, source: ParameterSource, ops: Ops
 ) -> None:
     """Bound what the products of a layer read and compute."""
-    made = {name: cast("Linear", Clipped(f"layers.{number}", name, source, ops)) for name in _PARTS}
+    made = {
+        name: cast("Linear", Clipped(f"layers.{number}", name, source, ops)) for name in CLIPPED
+    }
     attention, mlp = layer.sublayers
     mixer: Any = attention.mixer
     attention = replace(attention, mixer=replace(mixer, qkv=made["attn.qkv"], out=made["attn.out"]))

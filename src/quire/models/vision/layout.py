@@ -11,7 +11,15 @@ from quire.core.model_config import ModelConfig
 from quire.models.layout import Layout
 from quire.models.parameters import Parameter
 from quire.models.specs import LinearSpec, NormSpec
-from quire.models.vision.clipped import limits
+
+CLIPPED = {
+    "attn.qkv": ("attn.q", "attn.k", "attn.v"),
+    "attn.out": ("attn.out",),
+    "mlp.gate_up": ("mlp.gate", "mlp.up"),
+    "mlp.down": ("mlp.down",),
+}
+"""Product of a tower with bounds (Gemma 4) → the parts that have bounds of their own."""
+BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 
 
 def tower_model(vision: VisionConfig) -> ModelConfig:
@@ -117,7 +125,7 @@ def tower_parameters(vision: VisionConfig) -> tuple[Parameter, ...]:
         found.append(Parameter("positions.weight", (*boxes, hidden), boxes[:1], "table"))
     found += Layout(tower_model(vision)).parameters()
     if vision.clipped:
-        found += limits(vision.num_layers)
+        found += _limits(vision.num_layers)
     if vision.standardized:
         found += (_vector(f"pooled.{name}.weight", hidden) for name in ("shift", "scale"))
     if vision.layer_scale:
@@ -165,3 +173,11 @@ def tower_bytes(config: EngineConfig) -> int:
         return 0
     item = 4 if config.dtype == "float32" else 2
     return item * sum(p.numel for p in tower_parameters(config.model.vision))
+
+
+def _limits(layers: int) -> Iterator[Parameter]:
+    """Yield the bounds of all products, one number each."""
+    for number in range(layers):
+        for part in (part for parts in CLIPPED.values() for part in parts):
+            for bound in BOUNDS:
+                yield Parameter(f"layers.{number}.{part}_limits.{bound}", (1,), (1,), "exact")
