@@ -194,6 +194,25 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         },
         {"size": {"longest_edge": 40}, "patch_size": {"height": 8, "width": 8}},
     ),
+    "granite_vision": (
+        "LlavaNext",
+        {
+            "vision_config": {
+                "model_type": "siglip_vision_model", "num_hidden_layers": 3, **_TOWER,
+                "image_size": 36,
+            },
+            "text_config": {"model_type": "granite", **_TEXT},
+            "image_token_index": IMAGE,
+            "image_grid_pinpoints": [[36, 72], [72, 36], [72, 72]],
+            "vision_feature_layer": [-3, -1],
+            "vision_feature_select_strategy": "full",
+        },
+        {
+            "size": {"height": 36, "width": 36}, "crop_size": {"height": 36, "width": 36},
+            "image_grid_pinpoints": [[36, 72], [72, 36], [72, 72]], "image_mean": [0.5] * 3,
+            "image_std": [0.5] * 3,
+        },
+    ),
     "mistral3": (
         "Mistral3",
         {

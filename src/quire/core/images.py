@@ -138,6 +138,7 @@ class VisionConfig:
         interleaved: these frequencies take turns, else they follow each other.
         deep_layers: layers whose results, by products of their own, are added to the text model's
             residual stream behind its first layers, one each.
+        feature_layers: layers whose results lie side by side before the products; (): the last's.
         resolutions: heights and widths of images that are cut into tiles; () if none are.
         pool: an image has one row, its embedding: the class row, or what a learned query finds.
             It is no input of the text model.
@@ -197,6 +198,7 @@ class VisionConfig:
     sections: tuple[int, ...] = ()
     interleaved: bool = False
     deep_layers: tuple[int, ...] = ()
+    feature_layers: tuple[int, ...] = ()
     resolutions: tuple[tuple[int, int], ...] = ()
     pool: Literal["class", "attention"] | None = None
 
@@ -204,6 +206,11 @@ class VisionConfig:
     def row_patches(self) -> int:
         """Return the patches that lie side by side in a row of the first product."""
         return 1 if self.pooled else self.merge**2
+
+    @property
+    def row_values(self) -> int:
+        """Return the numbers of a row of the first product."""
+        return self.hidden_size * self.row_patches * max(1, len(self.feature_layers))
 
     @property
     def marker(self) -> int:

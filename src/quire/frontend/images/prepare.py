@@ -203,8 +203,13 @@ def _cropped(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
 def _square(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
     """Gemma 3, PaliGemma and SigLIP: resize to a square, whatever the aspect."""
     image = image.resize((config.crop, config.crop), config.resample)
-    side = config.crop // vision.patch_size * vision.patch_size  # no patch reads the rest
-    return [image if side == config.crop else image.crop((0, 0, side, side))], (0, 0)
+    return [_in_patches(image, vision)], (0, 0)
+
+
+def _in_patches(image: Raster, vision: VisionConfig) -> Raster:
+    """Return a square without the lines and columns that no patch reads."""
+    side = image.width // vision.patch_size * vision.patch_size
+    return image if side == image.width else image.crop((0, 0, side, side))
 
 
 def _panned(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
@@ -347,8 +352,8 @@ def _anyres(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:
         inner = max(1, min(math.ceil(image.width * down), width)), height
     left, top = (width - inner[0]) // 2, (height - inner[1]) // 2
     padded = image.resize(inner, config.resample).crop((-left, -top, width - left, height - top))
-    grid = height // side, width // side
-    return [image.resize((side, side), config.resample), *_squares(padded, side)], grid
+    tiles = [image.resize((side, side), config.resample), *_squares(padded, side)]
+    return [_in_patches(tile, vision) for tile in tiles], (height // side, width // side)
 
 
 def _canvas(image: Raster, vision: VisionConfig, config: ImageConfig) -> Tiles:

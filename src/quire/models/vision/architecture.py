@@ -168,6 +168,17 @@ def layers_read(config: hf.HFConfig, layers: int, default: int) -> int:
     return layers + 1 + feature
 
 
+def features_read(config: hf.HFConfig, layers: int, default: int) -> dict[str, Any]:
+    """Return the fields that say which layers the projector reads: one, or several."""
+    features = config.get("vision_feature_layer", default)
+    if not isinstance(features, list):
+        return {"num_layers": layers_read(config, layers, default)}
+    read = [layers_read({"vision_feature_layer": each}, layers, default) for each in features]
+    if not read or sorted(set(read)) != read:
+        raise hf.wrong("vision_feature_layer", features, "layers in their order")
+    return {"num_layers": read[-1], "feature_layers": tuple(each - 1 for each in read)}
+
+
 def square(config: hf.HFConfig, name: str, default: int) -> int:
     """Return the side of a square, which may be given as a pair."""
     value = config.get(name, default)

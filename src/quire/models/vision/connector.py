@@ -52,7 +52,7 @@ class Connector:
             rows = np.array(ops.numpy(y))
         if vision.by_channel:
             rows = rows.reshape(-1, vision.row_patches, vision.hidden_size).swapaxes(1, 2)
-        return np.ascontiguousarray(rows).reshape(-1, vision.hidden_size * vision.row_patches)
+        return np.ascontiguousarray(rows).reshape(-1, vision.row_values)
 
     def forward(self, rows: HostArray) -> HostArray:
         """Return rows of the text model for some of `side_by_side`."""

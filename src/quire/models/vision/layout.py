@@ -82,7 +82,7 @@ def products(
     vision: VisionConfig, stem: str, wanted: tuple[Product, ...]
 ) -> Iterator[tuple[Product, int, LinearSpec]]:
     """Yield products, the width of the norm in front of them, and their declarations."""
-    columns = vision.hidden_size * vision.row_patches
+    columns = vision.row_values
     for i, product in enumerate(wanted):
         rows = product.rows
         gated = product.activation.endswith("_mul")

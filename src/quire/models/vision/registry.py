@@ -63,9 +63,9 @@ def vision_kind(config: hf.HFConfig) -> str | None:
     if below == _PIXTRAL and kind == "llava":
         return "pixtral"
     # SigLIP has no class: a checkpoint that drops the first row drops a patch.
-    if below == _SIGLIP and kind == "llava":
+    if below == _SIGLIP:
         whole = config.get("vision_feature_select_strategy") == "full"
-        return "llava_siglip" if whole else None
+        return {"llava": "llava_siglip"}.get(kind, kind) if whole else None
     return kind if below == _CLIP else None
 
 

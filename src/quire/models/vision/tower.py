@@ -148,9 +148,11 @@ class Tower:
             bounds_of(len(x), size, lengths),
             lengths,
             self._ops.array(turned(grid[order], vision)) if vision.rope_theta else None,
-            vision.deep_layers,
+            vision.feature_layers or vision.deep_layers,
             self._modules,
         )
+        if vision.feature_layers:
+            rows, deep = np.concatenate(deep, axis=1), []
         if self._pool is not None:
             rows = self._pool.forward(rows)
         elif vision.pool == "class":

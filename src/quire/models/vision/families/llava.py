@@ -19,12 +19,11 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         why = "the patches without the class"
         hf.only(config, "vision_feature_select_strategy", "default", why)
         tower = towers.clip_shape(vision) | {"kind": "llava"}
-    layers = towers.layers_read(config, tower["num_layers"], -2)
     hidden = text.hidden_size
     bias = hf.boolean(config, "multimodal_projector_bias", default=True)
     return VisionConfig(
         image_token=towers.image_token(config, 32000),
-        **tower | {"num_layers": layers},
+        **tower | towers.features_read(config, tower["num_layers"], -2),
         fit="cropped",
         connector=(Product(hidden, "gelu", bias), Product(hidden, bias=bias)),
     )
