@@ -21,10 +21,10 @@ from tests.fuzz.combinations import run
 from tests.fuzz.engines import draw_world
 
 MODELS = (
-    "gemma3", "llava", "internvl", "llava_next", "paligemma", "qwen2_vl", "qwen2_5_vl",
-    "qwen3_vl_moe", "qwen3_vl", "qwen3_5", "idefics3", "smolvlm", "glm4v", "glm4v_moe", "glm_ocr",
-    "exaone4_5", "gemma4", "gemma4_moe", "granite_vision", "lfm2_vl", "paddleocr_vl",
-    "lighton_ocr", "mistral3", "pixtral",
+    "gemma3", "llava", "internvl", "internvl_normed", "llava_next", "paligemma", "qwen2_vl",
+    "qwen2_5_vl", "qwen3_vl_moe", "qwen3_vl", "qwen3_5", "idefics3", "smolvlm", "glm4v",
+    "glm4v_moe", "glm_ocr", "exaone4_5", "gemma4", "gemma4_moe", "granite_vision", "lfm2_vl",
+    "paddleocr_vl", "lighton_ocr", "mistral3", "pixtral",
 )  # fmt: skip
 TEXT_TOKENS, IMAGE = 256, 258
 SPACE = 300

@@ -153,6 +153,18 @@ MODELS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "image_mean": [0.48, 0.45, 0.4], "image_std": [0.2, 0.25, 0.3],
         },
     ),
+    "internvl_normed": (
+        "InternVL",
+        {
+            "vision_config": {
+                "num_hidden_layers": 2, "norm_type": "rms_norm", "use_qk_norm": True, **_TOWER,
+            },
+            "text_config": {"model_type": "qwen3", **_TEXT, "head_dim": 32},
+            "image_token_id": IMAGE,
+            "tie_word_embeddings": False,
+        },
+        {"size": {"height": 32, "width": 32}, "crop_to_patches": True, "max_patches": 4},
+    ),
     "llava_next": (
         "LlavaNext",
         {
@@ -416,8 +428,8 @@ def write_vision_model(folder: Path, kind: str) -> Any:
         for parameter in model.parameters():
             noise = 0.1 * torch.randn_like(parameter)
             parameter.copy_(noise if parameter.dim() > 1 else parameter + noise)
-        if kind == "gemma4":  # its answer would have the token of a row
-            model.get_input_embeddings().weight[IMAGE] = 0
+        if kind in ("gemma4", "internvl_normed"):  # their answers would have the token of a row
+            model.get_output_embeddings().weight[IMAGE] = 0
         for name, buffer in model.named_buffers():
             if name.endswith(("put_min", "put_max")):  # most numbers lie within
                 buffer.copy_((2 + torch.rand([])) * (-1 if name.endswith("min") else 1))

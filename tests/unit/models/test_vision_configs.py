@@ -158,6 +158,14 @@ def test_an_activation_that_is_no_name(kind: str) -> None:
         model_config(config | {"architectures": classes, "vision_config": tower})
 
 
+def test_the_norms_of_queries_have_one_epsilon() -> None:
+    name, config, _ = MODELS["internvl_normed"]
+    tower = config["vision_config"] | {"layer_norm_eps": 1e-5}
+    config = config | {"architectures": [f"{name}ForConditionalGeneration"]}
+    with pytest.raises(CheckpointError, match=r"layer_norm_eps is 1e-05; .* 1e-06"):
+        model_config(config | {"vision_config": tower})
+
+
 @pytest.mark.parametrize("kind", ["pixtral", "gemma3", "idefics3"])
 def test_heads_that_do_not_divide_the_tower(kind: str) -> None:
     name, config, _ = MODELS[kind]

@@ -8,6 +8,8 @@ from quire.models import hf
 from quire.models.architecture import WeightNames
 from quire.models.vision import architecture as towers
 
+EPS = 1e-6
+
 
 def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     vision = hf.table(config, "vision_config")
@@ -15,9 +17,14 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
     hf.only(config, "vision_feature_select_strategy", "default", "the patches without the class")
     hf.only(config, "projector_hidden_act", "gelu", "the projector of InternVL 3")
     hf.only(config, "downsample_ratio", 0.5, "rows of four patches")
-    hf.only(vision, "use_qk_norm", False, "queries and keys without norms")
+    normed = hf.boolean(vision, "use_qk_norm", default=False)
     hf.only(vision, "use_absolute_position_embeddings", True, "learned positions")
-    norm = vision.get("norm_type", "layer_norm")
+    norm, eps = (
+        vision.get("norm_type", "layer_norm"),
+        hf.number(vision, "layer_norm_eps", default=EPS),
+    )
+    if normed and eps != EPS:  # norms of queries and keys have this one
+        raise hf.wrong("layer_norm_eps", eps, f"{EPS:g}")
     if norm not in ("layer_norm", "rms_norm"):
         raise hf.wrong("norm_type", norm, "layer_norm or rms_norm")
     hidden = text.hidden_size
@@ -32,7 +39,8 @@ def parse(config: hf.HFConfig, text: ModelConfig) -> VisionConfig:
         image_size=towers.square(vision, "image_size", 448),
         activation=towers.gelu(vision, "hidden_act", "gelu"),
         norm="rms_norm" if norm == "rms_norm" else "layer_norm",
-        norm_eps=hf.number(vision, "layer_norm_eps", default=1e-6),
+        norm_eps=eps,
+        qk_norm="full" if normed else None,
         connector=(Product(hidden, "gelu", norm="layer"), Product(hidden)),
         fit="canvas",
         place="run",
@@ -60,6 +68,8 @@ ARCHITECTURE = towers.VisionArchitecture(
         layer={
             "attn_norm": ("layernorm_before",),
             "attn.qkv": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+            "attn.q_norm": ("attention.q_norm",),
+            "attn.k_norm": ("attention.k_norm",),
             "attn.out": ("attention.projection_layer",),
             "attn_scale": ("lambda_1",),
             "mlp_norm": ("layernorm_after",),
