@@ -24,7 +24,6 @@ from tests.e2e.tiny_model import CONFIG
 from tests.fuzz import engines
 from tests.golden import (
     test_gguf,
-    test_lora,
     test_pooling,
 )
 from tests.golden.harness import plan_of
@@ -43,18 +42,11 @@ RECURRENT = {tiny.model_type for tiny in RECURRENT_MODELS.values()} - {"granitem
 DECODERS = {
     key for name, key in HF_CLASSES.items() if task({"architectures": [name]}) == "generate"
 } - RECURRENT
-SUITES = {
-    "gguf": test_gguf.MODELS,
-    "lora": test_lora.MODELS,
-}
-"""Names of `TINY_MODELS` that a suite lists by itself; the others take all of them."""
-WITHOUT = {
-    "gguf": {
+WITHOUT_GGUF = {
         "opt", "granitemoehybrid", "gemma4_text", "glm", "cwm", "dots1", "exaone_moe", "gpt_neox",
         "granitemoeshared", "minimax_m2", "ministral", "phi", "solar_open", "vaultgemma", "youtu",
         "granite_swa", "granitemoe_swa", "hyperclovax",
         "afmoe", "flex_olmo", "hy_v3", "mellum",
-    }
 }  # fmt: skip
 """llama.cpp, which defines GGUF's names, has no OPT; Quire does not read the others as GGUF."""
 
@@ -63,10 +55,9 @@ def test_every_decoder_has_a_tiny_model() -> None:
     assert {tiny.model_type for tiny in TINY_MODELS.values()} == DECODERS
 
 
-@pytest.mark.parametrize("suite", SUITES)
-def test_every_suite_has_every_decoder(suite: str) -> None:
-    found = {TINY_MODELS[name].model_type for name in SUITES[suite] if name in TINY_MODELS}
-    assert found == DECODERS - WITHOUT.get(suite, set())
+def test_every_decoder_is_read_from_gguf() -> None:
+    found = {TINY_MODELS[name].model_type for name in test_gguf.MODELS if name in TINY_MODELS}
+    assert found == DECODERS - WITHOUT_GGUF
 
 
 def test_kinds_have_what_any_model_has() -> None:
