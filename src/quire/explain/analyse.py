@@ -77,6 +77,7 @@ def explain(evidence: Evidence, simulation: Callable[[Case], Predict] | None = N
             "waiting": w.waiting,
             "kv_share": w.kv_share,
         },
+        thread=_thread(case),
     )
 
 
@@ -125,6 +126,22 @@ def _split(evidence: Evidence) -> dict[str, float]:
     """Return the shares of the parts; see `Report.split`."""
     w = evidence.window
     return {name: w.share(name) / lanes_of(name, evidence) for name in w.parts if name != "queue"}
+
+
+def _thread(case: Case) -> dict[str, float]:
+    """Return what the core's thread did; see `Report.thread`."""
+    host, left, shares = case.host, 1.0, {}
+    if host is None or not host.workers:
+        return {}
+    worker, idle = host.workers[0], case.window.share("idle")
+    for name, share in (
+        ("runs", worker.ran / host.seconds),
+        ("waits for a CPU", worker.waited / host.seconds),
+        ("has no work", idle),
+    ):
+        shares[name] = min(left, share)
+        left -= shares[name]
+    return shares | {"sleeps": left}
 
 
 def _changes(found: list[Suspect]) -> list[Change]:

@@ -152,3 +152,6 @@ class Report(msgspec.Struct, frozen=True):
     rates: dict[str, float] = {}
     """Means over the window: output_tok_s, prompt_tok_s, steps_s, running, waiting, kv_share."""
     proofs: list[Proof] = []
+    thread: dict[str, float] = {}
+    """Shares of the window in which the core's thread ran, waited for a CPU, slept in its work, and
+    had none; they add up to 1. Tokens come in proportion to the first. Empty if unknown."""

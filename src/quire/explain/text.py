@@ -41,6 +41,8 @@ def _split(report: Report) -> Iterator[str]:
     names = OFFLINE if report.offline else CORE
     core = {name: report.split.get(name, 0.0) for name in names}
     yield from _bars(core)
+    if report.thread:
+        yield "  its thread " + ", ".join(f"{n} {s:.0%}" for n, s in report.thread.items())
     front = {n: s for n, s in report.split.items() if n not in core and s > SHOWN}
     if front:
         shares = ", ".join(f"{name} {share:.1%}" for name, share in front.items())

@@ -12,6 +12,7 @@ from quire.explain.evidence import Evidence
 from quire.explain.host import HostUse, Worker
 from quire.explain.report import Report
 from quire.explain.standing import Standing
+from quire.explain.text import render
 from quire.system.stacks import Place, Stacks
 from tests.unit.explain.made import healthy
 from tests.unit.explain.made_faults import FAULTS, UNBOUND, stacks
@@ -134,6 +135,17 @@ def test_a_neighbour_costs_the_waits_that_the_engine_does_not_cause(
     report = explain(healthy(host=host, ops=UNBOUND, parts={"http": 10.0 * own}))
     assert report.verdict.cause == "busy_neighbour"
     assert report.verdict.share == pytest.approx(saved, abs=0.01)
+
+
+def test_the_time_of_the_cores_thread_is_all_accounted_for() -> None:
+    worker = Worker(9, ran=4.6, waited=3.0)
+    host = HostUse(10.0, 4, 20.0, 20.0, 0.0, 3.0, [3.0], workers=[worker])
+    report = explain(healthy(host=host, parts={"idle": 2.0}))
+    assert report.thread == pytest.approx(
+        {"runs": 0.46, "waits for a CPU": 0.3, "has no work": 0.2, "sleeps": 0.04}
+    )
+    assert "its thread runs 46%, waits for a CPU 30%, has no work 20%, sleeps 4%" in render(report)
+    assert explain(healthy()).thread == {}
 
 
 def test_a_low_priority_costs_nothing_on_a_quiet_machine() -> None:
