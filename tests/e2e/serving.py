@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,11 @@ class Server:
         response = self.complete(**fields)
         assert response.status_code == 200, response.text
         return str(response.json()["choices"][0]["text"])
+
+    @cached_property
+    def canary(self) -> str:
+        """What it says as long as it is unharmed, asked for once."""
+        return self.text()
 
     def openai_client(self) -> openai.OpenAI:
         """OpenAI's own client of it."""

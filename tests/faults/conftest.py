@@ -1,14 +1,24 @@
-"""Fixtures of the tests of an application at an address."""
+"""Fixtures of the tests of a server, and of an application at an address."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from quire.server.http import protocol
+from tests.e2e.serving import Server
+from tests.faults.requests import assert_unharmed
 from tests.faults.sites import Passing, Site, site
+
+
+@pytest.fixture
+def unharmed(server: Server) -> Iterator[str]:
+    """What the server answers: in the end the same, and it is idle."""
+    canary = server.canary
+    yield canary
+    assert_unharmed(server, canary)
 
 
 @pytest.fixture

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.e2e.serving import Server
 from tests.faults.free_json import bodies, structures
-from tests.faults.requests import assert_no_secret, assert_refused, assert_unharmed
+from tests.faults.requests import assert_no_secret, assert_refused
 
 JSON = {"content-type": "application/json"}
 PATHS = ["/v1/completions", "/v1/chat/completions"]
@@ -25,15 +24,7 @@ def path(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
-def canary(server: Server) -> str:
-    return server.text()
-
-
-@pytest.fixture(autouse=True)
-def _unharmed(server: Server, canary: str) -> Iterator[None]:
-    yield
-    assert_unharmed(server, canary)
+pytestmark = pytest.mark.usefixtures("unharmed")
 
 
 def refused(server: Server, path: str, param: str, *words: str, **fields: Any) -> None:

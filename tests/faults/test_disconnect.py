@@ -14,7 +14,6 @@ import pytest
 from quire.server.http.protocol import HttpProtocol
 from tests.e2e.serving import Server, serving
 from tests.e2e.tiny_model import write_tiny_model
-from tests.faults.requests import assert_unharmed
 from tests.faults.sites import HEAD, site, until
 
 LONG = 8000
@@ -29,21 +28,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.mark.usefixtures("unharmed")
 @pytest.mark.parametrize("n", [1, 3])
 def test_row_30_client_leaves_a_stream(server: Server, n: int) -> None:
-    canary = server.text()
     tokens = server.metric("generation_tokens_total")
     body = {"prompt": "a", "max_tokens": LONG, "ignore_eos": True, "n": n, "stream": True}
     with server.http.stream("POST", "/v1/completions", json=body) as response:
         next(response.iter_lines())
     server.wait_until_idle()
     assert server.metric("generation_tokens_total") - tokens < n * LONG
-    assert_unharmed(server, canary)
 
 
+@pytest.mark.usefixtures("unharmed")
 @pytest.mark.parametrize("n", [1, 3])
 def test_row_31_client_leaves_without_a_stream(server: Server, n: int) -> None:
-    canary = server.text()
     ended = server.metric("request_success_total")
     body = {"prompt": "a", "max_tokens": LONG, "ignore_eos": True, "n": n}
 
@@ -54,7 +52,6 @@ def test_row_31_client_leaves_without_a_stream(server: Server, n: int) -> None:
             time.sleep(0.01)
     server.wait_until_idle()
     assert server.metric("request_success_total") == ended + n
-    assert_unharmed(server, canary)
 
 
 @pytest.mark.parametrize("n", [1, 3])

@@ -145,8 +145,8 @@ def test_row_39_sigkill_of_the_core(server: Server) -> None:
     until(lambda: psutil.Process(server.process.pid).num_fds() <= most)
 
 
+@pytest.mark.usefixtures("unharmed")
 def test_row_41_sigstop_of_the_core(server: Server) -> None:
-    canary = server.text()
     stopped = core(server)
     stream = Stream(server)
     stopped.suspend()
@@ -157,7 +157,6 @@ def test_row_41_sigstop_of_the_core(server: Server) -> None:
     log = server.log.read_text()
     assert "most recent call first" in log
     assert "no step has ended for 5 s" in log
-    assert_unharmed(server, canary)
 
 
 def status(server: Server, path: str) -> int | None:

@@ -17,7 +17,6 @@ import pytest
 from quire.system.hardware import detect
 from tests.e2e.serving import QUIRE, Server, serving, until
 from tests.e2e.tiny_model import write_tiny_model
-from tests.faults.requests import assert_unharmed
 from tests.faults.test_processes import (
     LONG,
     PATIENCE,
@@ -67,10 +66,10 @@ def assert_other_group(server: Server, killed: list[psutil.Process]) -> None:
     assert {core(server).pid, rank(server).pid}.isdisjoint(p.pid for p in killed)
 
 
+@pytest.mark.usefixtures("unharmed")
 def test_row_40_sigkill_of_a_rank(server: Server) -> None:
     """The group restarts: a stream gets an error event, and what was told nothing the tokens that
     it would have got."""
-    canary = server.text()
     fields = {"prompt": "b", "max_tokens": 200, "ignore_eos": True, "seed": 1, "temperature": 1}
     alone = server.text(**fields)
     group = [core(server), rank(server)]
@@ -90,23 +89,21 @@ def test_row_40_sigkill_of_a_rank(server: Server) -> None:
         assert retried.result() == alone
     assert stream.error()["code"] == "engine_restarting"
     assert_other_group(server, group)
-    assert_unharmed(server, canary)
 
 
+@pytest.mark.usefixtures("unharmed")
 def test_row_40_sigkill_of_a_rank_that_idles(server: Server) -> None:
-    canary = server.text()
     group = [core(server), rank(server)]
     with no_next_core(server):
         group[1].kill()
         until(lambda: not healthy(server))
     until(lambda: healthy(server))
     assert_other_group(server, group)
-    assert_unharmed(server, canary)
 
 
+@pytest.mark.usefixtures("unharmed")
 def test_row_40_sigstop_of_a_rank(server: Server) -> None:
     """The watchdog replaces the group; the process that was stopped is gone, too."""
-    canary = server.text()
     group = [core(server), rank(server)]
     stream = Stream(server)
     group[1].suspend()
@@ -114,7 +111,6 @@ def test_row_40_sigstop_of_a_rank(server: Server) -> None:
     until(lambda: healthy(server))
     assert_other_group(server, group)
     assert "no step has ended for 5 s" in server.log.read_text()
-    assert_unharmed(server, canary)
 
 
 def test_row_44_sigterm_while_a_group_loads(model: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -13,20 +12,12 @@ from quire.core.errors import InvalidRequestError
 from quire.text.template import render_template
 from tests.e2e.serving import Server
 from tests.e2e.tiny_model import BOS, EOS
-from tests.faults.requests import assert_no_secret, assert_refused, assert_unharmed
+from tests.faults.requests import assert_no_secret, assert_refused
 
 MESSAGES = [{"role": "user", "content": "a"}]
 
 
-@pytest.fixture(scope="module")
-def canary(server: Server) -> str:
-    return server.text()
-
-
-@pytest.fixture(autouse=True)
-def _unharmed(server: Server, canary: str) -> Iterator[None]:
-    yield
-    assert_unharmed(server, canary)
+pytestmark = pytest.mark.usefixtures("unharmed")
 
 
 def chat(server: Server, **fields: Any) -> Any:
@@ -35,14 +26,14 @@ def chat(server: Server, **fields: Any) -> Any:
 
 
 def test_row_13_a_long_prompt_is_tokenized_beside_the_event_loop(
-    server: Server, canary: str
+    server: Server, unharmed: str
 ) -> None:
     """The pool's process has it: others are served their whole answer meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         long = pool.submit(server.complete, prompt="a" * 2_000_000)
         answered = 0
         while not long.done():
-            assert server.text() == canary
+            assert server.text() == unharmed
             answered += 1
     assert_refused(long.result(), "prompt", "too long", "512")
     assert answered
