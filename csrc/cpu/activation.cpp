@@ -54,6 +54,11 @@ void softcap(const UnaryArgs& a, int64_t task) {
 }
 
 template <class T>
+void xielu(const UnaryArgs& a, int64_t task) {
+  unary<T>(a, task, Xielu{broadcast(a.parameter), broadcast(a.negative), broadcast(a.linear)});
+}
+
+template <class T>
 void add_rows(const AddArgs& a, int64_t task) {
   const RowRange range(a.rows, a.task_rows, task);
   for (int64_t r = range.begin; r < range.end; ++r) {
@@ -69,6 +74,7 @@ void add_rows(const AddArgs& a, int64_t task) {
 #define QUIRE_INSTANCES(T)                            \
   template void scale<T>(const UnaryArgs&, int64_t);   \
   template void softcap<T>(const UnaryArgs&, int64_t); \
+  template void xielu<T>(const UnaryArgs&, int64_t);   \
   template void add_rows<T>(const AddArgs&, int64_t);
 
 QUIRE_INSTANCES(float)

@@ -55,6 +55,16 @@ struct Softcap {
   Vec of(Vec x) const { return mul(cap, tanh(div(x, cap))); }
 };
 
+// linear · x + positive · x², and below 0 linear · x + negative · (exp(x) - 1 - x).
+struct Xielu {
+  Vec positive, negative, linear;
+  Vec of(Vec x) const {
+    const Vec above = max(zero(), x), below = min(zero(), x);
+    const Vec bent = fma(positive, mul(above, above), mul(negative, sub(expm1(below), below)));
+    return fma(linear, x, bent);
+  }
+};
+
 template <class T>
 struct SiluTimes {
   static Vec of(Vec gate, Vec up) { return mul(times_sigmoid<T>(gate, gate), up); }

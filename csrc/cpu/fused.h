@@ -16,7 +16,8 @@ struct UnaryArgs {
   const void* x;
   int64_t rows, cols;
   int64_t y_stride, x_stride;
-  float parameter;  // scale: x · parameter; softcap: parameter · tanh(x / parameter)
+  float parameter;  // scale: x · parameter; softcap: parameter · tanh(x / parameter); xielu: its `positive`
+  float negative, linear;  // of xielu
   int64_t task_rows;
 };
 
@@ -114,6 +115,7 @@ struct ActivationKernels {
   f(gated_norm, GatedNormArgs)  \
   f(scale, UnaryArgs)           \
   f(softcap, UnaryArgs)         \
+  f(xielu, UnaryArgs)           \
   f(add_rows, AddArgs)          \
   f(rope_kv_write, RopeKvArgs)
 

@@ -60,13 +60,16 @@ inline Vec exp2(Vec x) {
 
 inline Vec exp(Vec x) { return exp_of_sum(x, zero()); }
 
-// tanh(x) = t / (t + 2) with t = exp(2x) - 1 = 2^n p + (2^n - 1), which avoids cancellation. For x >= 10
-// it is 1.
-inline Vec tanh(Vec x) {
-  const Vec twice = max(broadcast(-20.0f), min(broadcast(20.0f), add(x, x)));
-  const ExpParts e = exp_parts(twice, zero());
+// exp(x) - 1 = 2^n p + (2^n - 1), which avoids cancellation. Beyond 20, and below -20, it stays the same.
+inline Vec expm1(Vec x) {
+  const ExpParts e = exp_parts(max(broadcast(-20.0f), min(broadcast(20.0f), x)), zero());
   const Vec power = scale2(broadcast(1.0f), e.n);
-  const Vec t = fma(power, e.p, sub(power, broadcast(1.0f)));
+  return fma(power, e.p, sub(power, broadcast(1.0f)));
+}
+
+// tanh(x) = t / (t + 2) with t = exp(2x) - 1. For x >= 10 it is 1.
+inline Vec tanh(Vec x) {
+  const Vec t = expm1(add(x, x));
   return div(t, add(t, broadcast(2.0f)));
 }
 

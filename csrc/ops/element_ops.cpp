@@ -1,4 +1,5 @@
 // Functions of elements, sums of rows, and the search for the largest logit.
+#include <array>
 #include <vector>
 
 #include "../bind.h"
@@ -14,8 +15,8 @@ namespace {
 // y = f(x), of a gated activation f(gate, up) of x, which has both side by side.
 struct Unary final : RowOp<UnaryArgs> {
   Unary(const char* name, Kernel kernel, const Matrix& y, const Matrix& x, int64_t reads,
-        float parameter = 0.0f)
-      : RowOp(kernel, {y.at, x.at, y.rows, y.cols, y.stride, x.stride, parameter, 0},
+        std::array<float, 3> p = {})
+      : RowOp(kernel, {y.at, x.at, y.rows, y.cols, y.stride, x.stride, p[0], p[1], p[2], 0},
               (1 + reads) * y.row_bytes()),
         name_(name) {
     expect(x.rows == y.rows && x.cols == reads * y.cols && x.dtype == y.dtype, "y", y, "x", x);
@@ -49,11 +50,16 @@ void activation(const Kernels& k, Pool& pool, int epilogue, const Matrix& y, con
 }
 
 void scale(const Kernels& k, Pool& pool, const Matrix& y, const Matrix& x, float factor) {
-  submit(pool, Unary("scale", k.fused.scale[x.dtype], y, x, 1, factor));
+  submit(pool, Unary("scale", k.fused.scale[x.dtype], y, x, 1, {factor}));
 }
 
 void softcap(const Kernels& k, Pool& pool, const Matrix& y, const Matrix& x, float cap) {
-  submit(pool, Unary("softcap", k.fused.softcap[x.dtype], y, x, 1, cap));
+  submit(pool, Unary("softcap", k.fused.softcap[x.dtype], y, x, 1, {cap}));
+}
+
+void xielu(const Kernels& k, Pool& pool, const Matrix& y, const Matrix& x, float positive,
+           float negative, float linear) {
+  submit(pool, Unary("xielu", k.fused.xielu[x.dtype], y, x, 1, {positive, negative, linear}));
 }
 
 // tokens[r]: the first index of the row's largest, or -1 where peaks[r] (NaN outranks all) is not
@@ -87,6 +93,7 @@ void bind_element_ops(nb::module_& m) {
   m.def("activation", &activation);
   m.def("scale", &scale);
   m.def("softcap", &softcap);
+  m.def("xielu", &xielu);
   def_op<Add, const Matrix&, const Matrix&, const Matrix&>(m, "add");
   m.def("argmax", &argmax);
 }

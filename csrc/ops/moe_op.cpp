@@ -277,7 +277,7 @@ struct Moe final : Op {
       uint8_t* const to = gathered_ + place * row_bytes;
       if (weight_on_input_) {
         const float weight = static_cast<const float*>(weights_.at)[i];
-        kernels_.fused.scale[x_.dtype]({to, from, 1, x_.cols, x_.cols, x_.cols, weight, 1}, 0);
+        kernels_.fused.scale[x_.dtype]({to, from, 1, x_.cols, x_.cols, x_.cols, weight, 0.0f, 0.0f, 1}, 0);
       } else {
         memcpy(to, from, static_cast<size_t>(row_bytes));
       }

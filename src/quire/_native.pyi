@@ -417,6 +417,16 @@ def activation(kernels: Kernels, pool: Pool, epilogue: int, y: Matrix, x: Matrix
 
 def scale(kernels: Kernels, pool: Pool, y: Matrix, x: Matrix, factor: float, /) -> None: ...
 def softcap(kernels: Kernels, pool: Pool, y: Matrix, x: Matrix, cap: float, /) -> None: ...
+def xielu(
+    kernels: Kernels,
+    pool: Pool,
+    y: Matrix,
+    x: Matrix,
+    positive: float,
+    negative: float,
+    linear: float,
+    /,
+) -> None: ...
 def add(kernels: Kernels, pool: Pool, out: Matrix, x: Matrix, y: Matrix, /) -> None: ...
 def rms_norm(
     kernels: Kernels, pool: Pool, y: Matrix, x: Matrix, weight: Matrix, eps: float, /

@@ -136,6 +136,18 @@ def check_softcap(kernels: FusedKernels, x: Tensor) -> None:
     assert_close(kernels.softcap(x, CAP), exact, error)
 
 
+def check_xielu(kernels: FusedKernels, x: Tensor) -> None:
+    positive, negative, linear = 0.7, 1.3, 0.5
+    x = x.float().clamp(-1e18, 1e18).to(x.dtype)  # further out squares overflow
+    wide = x.double()
+    square, below = positive * wide.clamp(min=0).square(), wide.clamp(max=0)
+    power = torch.expm1(below)
+    exact = linear * wide + square + negative * (power - below)
+    # Each sum and product rounds once, and exp less 1 is off by 3 units.
+    error = (linear * wide).abs() + 4 * square + negative * (6 * power.abs() + 3 * below.abs())
+    assert_close(kernels.xielu(x, positive, negative, linear), exact, U * error + 2.0**-149)
+
+
 GATED_CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [
     check_silu_mul,
     check_gelu_tanh_mul,
@@ -143,7 +155,15 @@ GATED_CHECKS: list[Callable[[FusedKernels, Tensor], None]] = [
     check_swigluoai_mul,
     check_relu2_mul,
 ]
-CHECKS = [*GATED_CHECKS, check_gelu, check_gelu_tanh, check_relu2, check_quick_gelu, check_softcap]
+CHECKS = [
+    *GATED_CHECKS,
+    check_gelu,
+    check_gelu_tanh,
+    check_relu2,
+    check_quick_gelu,
+    check_softcap,
+    check_xielu,
+]
 
 
 @each_isa

@@ -18,7 +18,7 @@ class MLP:
     Where there is a gate, `up` is gate and up in one matrix, and the layer computes
     down(silu(gate(x)) · up(x)) (SwiGLU, Shazeer 2020), or the same with gelu or gelu_tanh.
     `activation` is the op between the two, None where `up` was packed with it as its epilogue;
-    `sub_norm` follows it (BitNet).
+    `sub_norm` follows it (BitNet). `xielu` has the numbers of an xIELU (Apertus).
     """
 
     mixes = False
@@ -26,6 +26,7 @@ class MLP:
     down: Linear
     activation: Activation | None = None
     sub_norm: Norm | GatheredNorm | None = None
+    xielu: tuple[float, float, float] | None = None
 
     def mix(self, ops: Ops, x: Array, cache: None, tokens: Tokens) -> Array:
         """Return `x`: each token is computed alone."""
@@ -36,6 +37,8 @@ class MLP:
         x = self.up.forward(ops, x, adapter)
         if self.activation is not None:
             x = ops.activation(x, self.activation)
+        if self.xielu is not None:
+            x = ops.xielu(x, *self.xielu)
         if self.sub_norm is not None:
             x = self.sub_norm.forward(ops, x)
         return self.down.forward(ops, x, adapter)

@@ -156,6 +156,10 @@ class StepOps(ABC, Generic[A]):
     def softcap(self, x: A, cap: float) -> A: ...
 
     @abstractmethod
+    def xielu(self, x: A, positive: float, negative: float, linear: float) -> A:
+        """Return linear · x + positive · x², or where x < 0 + negative · (exp(x) - 1 - x)."""
+
+    @abstractmethod
     def lora_add(self, adapter: A, y: A, x: A, table: LoraTable) -> A:
         """Add each row's adapter to y, in place."""
 

@@ -126,6 +126,7 @@ ROW_WISE: dict[str, Callable[[Tensor], Tensor]] = {
         x, torch.ones(x.shape[-1], dtype=x.dtype), torch.ones(x.shape[-1], dtype=x.dtype), 1e-5
     ),
     "scale": lambda x: reference.scale(x, 6.5),
+    "xielu": lambda x: reference.xielu(x, 0.7, 1.3, 0.5),
     **{kind: partial(activate, kind=kind) for kind in ACTIVATIONS},
 }
 

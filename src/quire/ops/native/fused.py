@@ -114,6 +114,13 @@ class FusedKernels(OnPool):
         _native.softcap(self._kernels, self._pool, view(y), view(rows), cap)
         return y
 
+    def xielu(self, x: HostArray, positive: float, negative: float, linear: float) -> HostArray:
+        rows, y = dense("x", x), like(x)
+        _native.xielu(
+            self._kernels, self._pool, view(y), view(rows), positive, negative, linear
+        )  # fmt: skip
+        return y
+
     def rope_kv_write(
         self,
         qkv: HostArray,

@@ -56,6 +56,7 @@ class TorchOps(Ops[Tensor]):
     rope_kv_write = staticmethod(reference.rope_kv_write)
     scale = staticmethod(reference.scale)
     softcap = staticmethod(reference.softcap)
+    xielu = staticmethod(reference.xielu)
     activation = staticmethod(activations.activation)
     paged_attention = staticmethod(attention.paged_attention)
     latent_kv_write = staticmethod(latent.latent_kv_write)

@@ -307,3 +307,12 @@ def scale(x: Tensor, factor: float) -> Tensor:
 def softcap(x: Tensor, cap: float) -> Tensor:
     """Return cap · tanh(x / cap)."""
     return torch.tanh(x / cap) * cap
+
+
+def xielu(x: Tensor, positive: float, negative: float, linear: float) -> Tensor:
+    """Return linear · x + positive · x², or where x < 0 + negative · (exp(x) - 1 - x); in float32,
+    rounded once."""
+    wide = x.float()
+    below = wide.clamp(max=0.0)
+    bent = positive * wide.clamp(min=0.0).square() + negative * (torch.expm1(below) - below)
+    return (linear * wide + bent).to(x.dtype)
