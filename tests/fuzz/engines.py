@@ -166,6 +166,18 @@ MODELS: dict[str, dict[str, Any]] = {
     "flex-olmo": {"model_type": "flex_olmo", **_EXPERTS},
     "hunyuan-moe": {"model_type": "hunyuan_v1_moe", "moe_topk": 2, **_EXPERTS},
     "hy-v3": {"model_type": "hy_v3", **_EXPERTS},
+    "apertus": {"model_type": "apertus", **_rope("default")},
+    "mistral4": {"model_type": "mistral4", **_LATENT}
+    | _rope("yarn", factor=8.0, original_max_position_embeddings=64, llama_4_scaling_beta=0.1),
+    "gpt-bigcode": {"model_type": "gpt_bigcode", "n_positions": 2048},
+    "gpt-neo": {"model_type": "gpt_neo", "attention_types": [[["global", "local"], 1]]}
+    | {"window_size": WINDOW},
+    "gptj": {"model_type": "gptj", "rotary_dim": 16, "n_positions": 2048},
+    "falcon": {"model_type": "falcon", "new_decoder_architecture": True, "num_kv_heads": 2},
+    "falcon-7b": {"model_type": "falcon"},
+    "helium": {"model_type": "helium"},
+    "olmo": {"model_type": "olmo"},
+    "nanochat": {"model_type": "nanochat"},
     "lfm2": {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}
     | {"block_auto_adjust_ff_dim": False},
     "lfm2-moe": {"model_type": "lfm2_moe", "layer_types": ["conv", "full_attention"]}

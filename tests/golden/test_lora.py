@@ -38,6 +38,12 @@ TARGETS = {
     "gpt_neox": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
     "phi": ["q_proj", "k_proj", "v_proj", "dense", "fc1", "fc2"],
     "jais2": [*ATTENTION, "up_proj", "down_proj"],
+    "apertus": [*ATTENTION, "up_proj", "down_proj"],
+    "gpt_bigcode": ["c_attn", "c_proj", "c_fc"],
+    "gpt_neo": ["q_proj", "k_proj", "v_proj", "out_proj", "c_fc", "c_proj"],
+    "gptj": ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"],
+    "falcon": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"],
+    "nanochat": [*ATTENTION, "fc1", "fc2"],
     "opt": ["q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2"],
     "glm": [*ATTENTION, "gate_up_proj", "down_proj"],
     "glm4": [*ATTENTION, "gate_up_proj", "down_proj"],
@@ -46,7 +52,7 @@ TARGETS = {
     "nemotron": [*ATTENTION, "up_proj", "down_proj"],
     "phi3": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
     "deepseek_v2": ["q_proj", *LATENT[2:]],
-    **dict.fromkeys(("deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu"), LATENT),
+    **dict.fromkeys(("deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "mistral4"), LATENT),
 }
 """By model type, where they are not `ALL`."""
 RECURRENT = {

@@ -47,6 +47,8 @@ WITHOUT_GGUF = {
         "granitemoeshared", "minimax_m2", "ministral", "phi", "solar_open", "vaultgemma", "youtu",
         "granite_swa", "granitemoe_swa", "hyperclovax",
         "afmoe", "flex_olmo", "hy_v3", "mellum",
+    "apertus", "falcon", "gpt_bigcode", "gpt_neo", "gptj", "helium", "mistral4", "nanochat",
+    "olmo",
 }  # fmt: skip
 """llama.cpp, which defines GGUF's names, has no OPT; Quire does not read the others as GGUF."""
 

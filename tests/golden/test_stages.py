@@ -43,7 +43,7 @@ QUICK = frozenset({"llama", "gemma2", "olmo2", "gpt2", "qwen2-moe", "deepseek-v3
 RECURRENT = ("lfm2", "qwen3-next", "mamba2")
 LAYERS = 4
 """Of the models here, or more."""
-PER_LAYER = ("layer_types", "no_rope_layers", "layers_block_type")
+PER_LAYER = ("layer_types", "no_rope_layers", "layers_block_type", "attention_types")
 """Lists of config.json with an entry for each layer."""
 
 

@@ -21,6 +21,9 @@ _BASE: dict[str, Any] = {
 _GATED: dict[str, Any] = _BASE | {"intermediate_size": 80, "num_key_value_heads": 2}
 
 
+_UNGATED = ("gpt2", "opt", "gpt_bigcode", "gpt_neo", "gptj", "falcon")
+
+
 @dataclass(frozen=True)
 class TinyModel:
     """A model type of Transformers and its changes to the common small config."""
@@ -30,7 +33,7 @@ class TinyModel:
 
     @property
     def config(self) -> dict[str, Any]:
-        base = _BASE if self.model_type in ("gpt2", "opt") else _GATED
+        base = _BASE if self.model_type in _UNGATED else _GATED
         return base | self.changes
 
 
@@ -301,6 +304,27 @@ DENSE_MODELS: dict[str, TinyModel] = {
             "layer_types": ["full_attention"] * 2 + ["sliding_attention"] * 2,
         },
     ),
+    "apertus": TinyModel("apertus", {"head_dim": 24, **rope()}),
+    "gpt-bigcode": TinyModel("gpt_bigcode"),
+    "gpt-bigcode-heads": TinyModel("gpt_bigcode", {"multi_query": False, "n_inner": 96}),
+    "gpt-neo": TinyModel(
+        "gpt_neo", {"window_size": 20, "attention_types": [[["global", "local"], 1]]}
+    ),
+    "gptj": TinyModel("gptj", {"rotary_dim": 12}),
+    "falcon": TinyModel(
+        "falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}
+    ),
+    "falcon-7b": TinyModel("falcon", {"tie_word_embeddings": False}),
+    "falcon-11b": TinyModel(
+        "falcon",
+        {"new_decoder_architecture": True, "num_kv_heads": 1, "num_ln_in_parallel_attn": 1},
+    ),
+    "falcon-in-turn": TinyModel(
+        "falcon", {"parallel_attn": False, "multi_query": False, "bias": True}
+    ),
+    "helium": TinyModel("helium", {"head_dim": 16, "attention_bias": True}),
+    "olmo": TinyModel("olmo"),
+    "nanochat": TinyModel("nanochat", {"final_logit_softcapping": 5.0, "attention_bias": True}),
     "nemotron": TinyModel("nemotron", {"num_key_value_heads": 2}),
     "arcee": TinyModel("arcee", {"num_key_value_heads": 2}),
     "phi4-mini": TinyModel(

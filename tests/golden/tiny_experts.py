@@ -341,6 +341,26 @@ EXPERT_MODELS: dict[str, TinyModel] = {
             "num_shared_experts": 2,
         },
     ),
+    # Queries grow from position 32 on.
+    "mistral4": TinyModel(
+        "mistral4",
+        _LATENT
+        | {
+            "first_k_dense_replace": 1,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+            **rope(
+                rope_type="yarn",
+                factor=8.0,
+                original_max_position_embeddings=32,
+                llama_4_scaling_beta=0.4,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+            ),
+        },
+    ),
     "granitemoeshared": TinyModel(
         "granitemoeshared",
         {

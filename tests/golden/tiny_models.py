@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    Mistral4Config,
+    Mistral4ForCausalLM,
+    PreTrainedModel,
+)
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from tests.golden.tiny_dense import DENSE_MODELS, DYNAMIC_ROPE, MAX_POSITIONS, VOCAB_SIZE, TinyModel
@@ -22,6 +28,7 @@ __all__ = [
     "VOCAB_SIZE", "make_tiny", "of_each_kind", "of_each_type", "save_byte_tokenizer", "tiny_config",
 ]  # fmt: skip
 
+AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
 TINY_MODELS: dict[str, TinyModel] = DENSE_MODELS | EXPERT_MODELS
 KINDS = frozenset({
     "llama-rope-llama3", "llama-rope-linear", "llama-mha-tied-biases", "llama-mqa-head-dim",
@@ -31,6 +38,7 @@ KINDS = frozenset({
     "gpt2", "gpt-neox", "opt", "opt-untied-gelu", "qwen2-moe", "qwen3-moe-some-dense",
     "ernie4_5-moe", "gpt-oss", "llama4", "phimoe",
     "deepseek-v2", "deepseek-v3", "minicpm3", "afmoe",
+    "apertus", "mistral4", "nanochat",
 })  # fmt: skip
 """Models that have between them what any of `TINY_MODELS` has, such as each activation, norm
 position and kind of router (`test_native_ops`)."""
@@ -45,8 +53,9 @@ ONE_PLUS = frozenset({
     "gemma", "gemma2", "gemma3_text", "nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text",
 })  # fmt: skip
 """Model types whose norms multiply by 1 + weight."""
-_PUBLISHED = {"internlm3": "InternLM3ForCausalLM"}
-"""Model types that Transformers saves under another class than the published files have."""
+_PUBLISHED = {"internlm3": "InternLM3ForCausalLM", "mistral4": "Mistral4ForCausalLM"}
+"""Model types that Transformers saves under another class than the published files have, or has no
+entry for."""
 
 
 def of_each_kind(

@@ -27,7 +27,7 @@ from tests.truth.learned_positions import LEARNED_POSITIONS
 from tests.truth.recurrent import RECURRENT
 
 _SCALINGS = {
-    "phi3": "longrope", "ministral3": "yarn",
+    "phi3": "longrope", "ministral3": "yarn", "mistral4": "yarn",
     "hunyuan_v1_dense": "dynamic", "hunyuan_v1_moe": "dynamic",
 }  # fmt: skip
 """Scalings that a model type has in a way of its own."""
@@ -39,7 +39,7 @@ _HEAD_DIMS = {
 } | dict.fromkeys(
     (
         "qwen3", "seed_oss", "glm", "glm4", "ernie4_5", "internlm3", "ministral3", "llama4_text",
-        "cwm", "minimax_m2", "solar_open", "afmoe", "mellum", "hy_v3", "lfm3",
+        "cwm", "minimax_m2", "solar_open", "afmoe", "mellum", "hy_v3", "lfm3", "helium",
     ),
     128,
 )  # fmt: skip

@@ -112,6 +112,47 @@ DENSE: dict[str, Architecture] = {
         GATED | FACTORS | SINKS_AND_WINDOWS,
         tasks=("generate",),
     ),
+    "apertus": Architecture(
+        "Apertus",
+        GATED | {"hidden_act": (*["xielu"] * 4, ABSENT, "silu"), "attention_bias": FLAG},
+        tasks=("generate",),
+    ),
+    "falcon": Architecture(
+        "Falcon",
+        {k: v for k, v in GATED.items() if k not in ("rms_norm_eps", "hidden_act")}
+        | {
+            "layer_norm_epsilon": EPS,
+            "activation": ("gelu", "relu", "gelu_new", ABSENT),
+            "alibi": (*[False] * 6, ABSENT, True),
+            "bias": FLAG,
+            "multi_query": FLAG,
+            "new_decoder_architecture": FLAG,
+            "num_kv_heads": (1, 2, ABSENT),
+            "num_ln_in_parallel_attn": (*[ABSENT] * 4, 1, 2, None),
+            "parallel_attn": (*[ABSENT] * 3, True, False),
+        },
+        heads=False,
+        sizes={"intermediate_size": "ffn_hidden_size"},
+        tasks=("generate",),
+    ),
+    "helium": Architecture(
+        "Helium", GATED | {"attention_bias": FLAG, "mlp_bias": FLAG}
+    ),
+    "olmo": Architecture(
+        "Olmo",
+        {k: v for k, v in GATED.items() if k != "rms_norm_eps"}
+        | {"attention_bias": FLAG, "clip_qkv": (*[ABSENT] * 8, None, 4.0)},
+    ),
+    "nanochat": Architecture(
+        "NanoChat",
+        GATED
+        | {
+            "hidden_act": ("relu2", "relu", "gelu", ABSENT),
+            "attention_bias": FLAG,
+            "final_logit_softcapping": (8.0, None, ABSENT),
+        },
+        tasks=("generate",),
+    ),
     "stablelm": Architecture(
         "StableLm",
         {k: v for k, v in GATED.items() if k != "rms_norm_eps"}

@@ -219,6 +219,12 @@ EXPERTS_OR_LATENT: dict[str, Architecture] = {
         },
         tasks=("generate",),
     ),
+    "mistral4": Architecture(
+        "Mistral4",
+        MLA | _ROUTED | {"first_k_dense_replace": (0, 1, ABSENT), "rope_interleave": FLAG},
+        heads=False,
+        tasks=("generate",),
+    ),
     "glm4_moe": Architecture(
         "Glm4Moe",
         GATED

@@ -44,6 +44,7 @@ class RopeConfig:
         scaling: "default", "linear", "dynamic", "llama3", "yarn", "longrope" or "proportional".
         params: the scaling's parameters, as in the checkpoint's `rope_scaling`.
         interleaved: elements 2i and 2i + 1 turn together, not i and i + rotary_dim / 2.
+        backwards: they turn the other way (nanochat).
     """
 
     theta: float
@@ -51,6 +52,7 @@ class RopeConfig:
     scaling: str = "default"
     params: dict[str, Any] = field(default_factory=dict, hash=False)
     interleaved: bool = False
+    backwards: bool = False
 
 
 OWN_INPUTS = -1
@@ -77,6 +79,8 @@ class ModelConfig:
     norm_eps: float = 1e-6
     norm_bias: bool = True
     """LayerNorms have a bias."""
+    norm_weights: bool = True
+    """Norms have weights and biases (not those of OLMo 1 and nanochat)."""
     norm_gain: Literal["rounded", "float32", "plus_one"] = "rounded"
     """How an RMSNorm multiplies by its weight: after rounding x to its dtype; in float32, rounded
     once (OLMo 2); or by 1 + weight in float32, rounded once (Gemma). A LayerNorm rounds once, and
@@ -93,8 +97,10 @@ class ModelConfig:
     parallel_norms: bool = False
     """Each of these sub-layers has a norm of its own before it (GPT-NeoX)."""
     qkv_by_head: bool = False
-    """Checkpoints store q, k and v head by head, not one after the other (GPT-NeoX)."""
+    """Checkpoints store q, k and v by key-value heads, not one after the other (GPT-NeoX)."""
     activation: Activation = "silu_mul"
+    xielu: bool = False
+    """Feed-forwards have xIELUs in its place, each with numbers of its own (Apertus)."""
     moe: MoEConfig | None = None
     latent: LatentConfig | None = None
     """Latent attention. The cache then has one key-value head, as wide as `LatentConfig.row`."""

@@ -9,7 +9,7 @@ from quire.layers.layer import Tokens
 from quire.layers.linear import Linear
 from quire.ops.array import Array
 from quire.ops.interface import Ops
-from quire.ops.metadata import KVCache
+from quire.ops.metadata import GatedNorm, KVCache
 from quire.ops.weights import LinearWeight
 from quire.system.records import dataclass
 
@@ -28,6 +28,7 @@ class LatentAttention:
         key, value: of each head, [latent, rest] and [value, latent], as `Ops.head_linear` takes
             them.
         cos_sin: the rotation's table (see `layers.rotary`); None without RoPE.
+        growth: factors of queries by position, [positions, 1] (Mistral 4).
     """
 
     mixes = True
@@ -45,6 +46,7 @@ class LatentAttention:
     heads: int
     scale: float
     cos_sin: Array | None
+    growth: Array | None = None
 
     def mix(self, ops: Ops, x: Array, cache: KVCache, tokens: Tokens) -> Array:
         """Return [T, heads · value_dim] for [T, hidden]; store latents in `cache`."""
@@ -55,6 +57,11 @@ class LatentAttention:
             self.q.forward(ops, x, tokens.adapter), kv, tokens.positions, self.cos_sin, self.gain,
             self.eps, cache, tokens.meta.slot_mapping, self.heads,
         )  # fmt: skip
+        if self.growth is not None:
+            rows, shape = q.reshape(len(q), -1), q.shape
+            factors = ops.embedding(tokens.positions, self.growth)
+            rules: GatedNorm[Array] = GatedNorm(None, 0.0, "factor", each=rows.shape[1])
+            q = ops.gated_norm(rows, factors, rules).reshape(shape)
         absorbed = ops.head_linear(q, self.key, self.latent.rope_dim)
         mixed = ops.latent_attention(absorbed, q, cache, tokens.meta, self.scale)
         values = ops.head_linear(mixed, self.value)

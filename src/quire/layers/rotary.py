@@ -41,6 +41,8 @@ def rope_table(config: RopeConfig, max_len: int, *, scaled: bool = True) -> Floa
             param="rope_scaling",
         )
     frequencies = _SCALINGS[config.scaling](config, max_len)
+    if config.backwards:
+        frequencies = -frequencies
     table = np.empty((max_len, config.rotary_dim), np.float32)
     cos, sin = table[:, : config.rotary_dim // 2], table[:, config.rotary_dim // 2 :]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,8 @@ from quire.models.specs import (
     OwnInputSpec,
     OwnInputsSpec,
     RecurrentSpec,
+    VectorSpec,
+    following_norms,
 )
 from quire.models.specs import Mixer as MixerSpec
 from quire.models.weights.row_order import packed_bias, packed_rows
@@ -82,7 +85,7 @@ class Builder:
     def layer(self, spec: LayerSpec, following: NormSpec | None) -> Layer:
         """Build the layer without its first norm and with `following`, the norm after it."""
         sublayers = []
-        for sublayer, (side, behind) in zip(spec, _following(spec, following), strict=True):
+        for sublayer, (side, behind) in zip(spec, following_norms(spec, following), strict=True):
             mixer, after = self._mixer(sublayer.mixer), self._after(sublayer.after)
             join, branch = self.norm(behind), None if side is None else self.norm(side)
             if sublayer.factor is not None:
@@ -153,7 +156,7 @@ class Builder:
             gain = self._gain(spec)
             self.modules[id(gain)] = spec.stem
             return RMSNorm(gain, eps)
-        gain = self._source.tensor(f"{spec.stem}.weight")
+        gain = self._weight(spec)
         if self._config.norm_gain == "plus_one":
             gain = converted(converted(gain, FLOAT32) + np.float32(1.0), self._source.dtype)
         weight = self._ops.array(gain)
@@ -272,13 +275,22 @@ class Builder:
             heads=config.num_attention_heads,
             scale=scale,
             cos_sin=self._rotations.table(spec.rope),
+            growth=self._rotations.growth(spec.rope, self._source.dtype),
         )
 
     def _mlp(self, spec: MLPSpec) -> MLP:
         # Adapters are added before the activation, which is no epilogue then.
         apart = spec.up.activation if spec.up.stem in self._adapters else None
         up, (sub_norm, down) = self.linear(spec.up), self._output(spec.sub_norm, spec.down)
-        return MLP(up, down, apart, sub_norm)
+        return MLP(up, down, apart, sub_norm, self._xielu(spec.xielu))
+
+    def _xielu(self, vectors: tuple[VectorSpec, ...]) -> tuple[float, float, float] | None:
+        """Return an xIELU's numbers; the stored ones of two are below a softplus."""
+        if not vectors:
+            return None
+        positive, negative, linear = (float(self._source.tensor(v.name)[0]) for v in vectors)
+        bent = (math.log1p(math.exp(value)) for value in (positive, negative))
+        return next(bent), linear + next(bent), linear
 
     def _output(
         self, norm: NormSpec | None, spec: LinearSpec
@@ -320,10 +332,15 @@ class Builder:
 
     def _gain(self, spec: NormSpec, factor: float = 1.0) -> Array:
         """Return an RMSNorm's gain times `factor`, in the model's dtype or in float32."""
-        weight, how = self._source.tensor(f"{spec.stem}.weight"), self._config.norm_gain
+        weight, how = self._weight(spec), self._config.norm_gain
         if how != "rounded":
             weight = converted(weight, FLOAT32) + np.float32(how == "plus_one")
         return self._ops.array(weight if factor == 1.0 else weight * np.float32(factor))
+
+    def _weight(self, spec: NormSpec) -> HostArray:
+        if not spec.weight:
+            return np.ones(spec.width, self._source.dtype)
+        return self._source.tensor(f"{spec.stem}.weight")
 
     def _heads(self, spec: AttentionSpec) -> tuple[Heads, Array | None]:
         """Return the heads with their norms, and the norm of rotated queries."""
@@ -374,15 +391,3 @@ def _positions(config: ModelConfig, source: ParameterSource) -> HostArray | None
     types = converted(source.tensor("token_types.weight"), FLOAT32)
     wide = converted(positions, FLOAT32)
     return converted(np.concatenate([wide + each for each in types]), source.dtype)
-
-
-def _following(
-    spec: LayerSpec, following: NormSpec | None
-) -> list[tuple[NormSpec | None, NormSpec | None]]:
-    """Return the norms that each sub-layer's successor reads: of the residual stream before the
-    sub-layer's sum, and behind that."""
-    befores = [*(sublayer.before for sublayer in spec[1:]), following]
-    return [
-        (before, sublayer.total) if sublayer.parallel else (None, sublayer.total or before)
-        for sublayer, before in zip(spec, befores, strict=True)
-    ]

@@ -34,6 +34,8 @@ from quire.models.specs import (
     VectorSpec,
 )
 
+XIELU = ("positive", "negative", "linear")
+
 
 class Layout:
     """The declarations of one model, or of a pipeline stage of it (`ModelConfig.layer_run`).
@@ -113,8 +115,9 @@ class Layout:
         config = self._config
         if stem not in config.norms or f"{prefix}{stem}" in config.missing_norms:
             return None
-        bias = config.norm == "layer_norm" and config.norm_bias
-        return NormSpec(f"{prefix}{stem}", config.hidden_size, bias)
+        weight = config.norm_weights
+        bias = weight and config.norm == "layer_norm" and config.norm_bias
+        return NormSpec(f"{prefix}{stem}", config.hidden_size, bias, weight=weight)
 
     def _layer(self, index: int) -> LayerSpec:
         kinds, last = self._config.kinds(index), self._config.parallel - 1
@@ -191,8 +194,9 @@ class Layout:
             f"{stem}.qkv", (q, kv, kv), columns, config.qkv_bias, "rows", dim, paired=paired
         )
         if config.qkv_by_head:
-            runs = grouped_runs(0, (dim, dim, dim), config.num_attention_heads)
-            qkv = replace(qkv, parts=(q + 2 * kv,), unit=3 * dim, runs=tuple(runs))
+            each = q // kv_heads, dim, dim
+            runs = grouped_runs(0, each, kv_heads)
+            qkv = replace(qkv, parts=(q + 2 * kv,), unit=sum(each), runs=tuple(runs))
         if config.output_gate == "of_q":
             # Each head of q, then of the gate; the gate is moved to the end.
             runs = grouped_runs(0, (dim, dim), config.num_attention_heads)
@@ -255,11 +259,12 @@ class Layout:
 
     def _mlp(self, stem: str, width: int, bias: bool, experts: int = 0) -> MLPSpec:
         config, hidden = self._config, self._config.hidden_size
-        gated, activation = config.gated_mlp, config.activation
+        gated, activation = config.gated_mlp, None if config.xielu else config.activation
         name, parts = f"{stem}.{'gate_up' if gated else 'up'}", (width,) * (1 + gated)
         return MLPSpec(
             LinearSpec(name, parts, hidden, bias, "rows", activation=activation, experts=experts),
             *self._output(stem, "down", width, bias, experts=experts),
+            tuple(VectorSpec(f"{stem}.xielu.{name}", 1) for name in XIELU if config.xielu),
         )
 
     def _output(

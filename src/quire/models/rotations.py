@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from quire.core.dtypes import DType, Floats, converted
 from quire.core.model_config import ModelConfig, RopeConfig
 from quire.layers.rotary import rope_magnitude, rope_table
 from quire.ops.array import Array
@@ -44,19 +45,31 @@ class Rotations:
 
     def of_queries(self, rope: RopeConfig | None) -> Array | None:
         """Return q's own table, if queries grow beyond the trained positions; else None."""
-        growth = self._config.query_growth
-        if growth is None or growth.unrotated != (rope is None):
-            return None
-        if self._max_len + growth.ahead <= growth.length:
+        factors = self._growth(rope)
+        if factors is None:
             return None
         if -id(rope) not in self._tables:
-            position = np.arange(self._max_len) + growth.ahead
-            factors = 1.0 + growth.beta * np.log1p(position // growth.length)
             if rope is None:  # a rotation by nothing
                 half = self._config.head_dim // 2
                 table = np.repeat([[1.0, 0.0]], half, axis=1).astype(np.float32)
             else:
                 table = rope_table(rope, self._max_len)
-            table = table * factors.astype(np.float32)[:, np.newaxis]
-            self._tables[-id(rope)] = self._ops.array(table)
+            self._tables[-id(rope)] = self._ops.array(table * factors)
         return self._tables[-id(rope)]
+
+    def growth(self, rope: RopeConfig | None, dtype: DType) -> Array | None:
+        """Return the factor of queries at each position, [max_len, 1], if these grow; else None."""
+        factors = self._growth(rope)
+        if factors is not None and -id(rope) not in self._tables:
+            self._tables[-id(rope)] = self._ops.array(converted(factors, dtype))
+        return None if factors is None else self._tables[-id(rope)]
+
+    def _growth(self, rope: RopeConfig | None) -> Floats | None:
+        growth = self._config.query_growth
+        if growth is None or growth.unrotated != (rope is None):
+            return None
+        if self._max_len + growth.ahead <= growth.length:
+            return None
+        position = np.arange(self._max_len) + growth.ahead
+        factors = 1.0 + growth.beta * np.log1p(position // growth.length)
+        return factors.astype(np.float32).reshape(-1, 1)

@@ -17,15 +17,18 @@ from quire.models.parameters import Cut, Kind, Parameter, RowForm
 
 
 class NormSpec(msgspec.Struct, frozen=True):
-    """A norm over rows of `width`."""
+    """A norm over rows of `width`; without `weight` it has no parameters."""
 
     stem: str
     width: int
     bias: bool = False
     cut: Cut = ""
+    weight: bool = True
 
     def parameters(self) -> Iterator[Parameter]:
         shape = (self.width,)
+        if not self.weight:
+            return
         yield Parameter(f"{self.stem}.weight", shape, shape, "norm", self.cut)
         if self.bias:
             yield Parameter(f"{self.stem}.bias", shape, shape, "bias")
@@ -194,11 +197,12 @@ class RecurrentSpec(Spec, frozen=True, kw_only=True):
 
 class MLPSpec(Spec, frozen=True):
     """A feed-forward; where it is gated, `up` is gate and up in one. `sub_norm` stands before
-    `down`."""
+    `down`, and so does an xIELU, which has three numbers."""
 
     up: LinearSpec
     sub_norm: NormSpec | None
     down: LinearSpec
+    xielu: tuple[VectorSpec, ...] = ()
 
 
 class MoESpec(Spec, frozen=True):
@@ -294,3 +298,15 @@ def linears(layer: LayerSpec) -> list[LinearSpec]:
     """Return the linear layers in order of computation."""
     leaves = (leaf for sublayer in layer for leaf in sublayer.leaves())
     return [leaf for leaf in leaves if isinstance(leaf, LinearSpec) and leaf.kind == "linear"]
+
+
+def following_norms(
+    spec: LayerSpec, following: NormSpec | None
+) -> list[tuple[NormSpec | None, NormSpec | None]]:
+    """Return the norms that each sub-layer's successor reads: of the residual stream before the
+    sub-layer's sum, and behind that."""
+    befores = [*(sublayer.before for sublayer in spec[1:]), following]
+    return [
+        (before, sublayer.total) if sublayer.parallel else (None, sublayer.total or before)
+        for sublayer, before in zip(spec, befores, strict=True)
+    ]

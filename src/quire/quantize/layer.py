@@ -53,7 +53,7 @@ def fold_scales(
     layer = Layout(config).layers[index]
     for i, sublayer in enumerate(layer):
         mixer = sublayer.mixer
-        if sublayer.before is not None:
+        if sublayer.before is not None and sublayer.before.weight:
             with_next = sublayer.parallel and layer[i + 1].before is None
             readers = layer[i : i + 1 + with_next]
             fold.norm(sublayer.before, [linear for r in readers for linear in _readers(r.mixer)])

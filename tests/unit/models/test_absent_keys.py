@@ -50,6 +50,7 @@ _VALUES = {
     "layer_types": _TYPES,
     "mlp_layer_types": ["dense", "sparse"] * 3,
     "layer_rope_theta": [0, 3e4] * 3,
+    "attention_types": [[["global", "local"], 3]],
     "no_rope_layers": [1, 0, 1, 1, 0, 1],
 }
 """Values of keys in place of the first ones in `tests.truth`."""
@@ -107,7 +108,7 @@ CONFIGS["granitemoehybrid"] = {k: v for k, v in CONFIGS["granite"].items() if k 
 REQUIRED = {
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "max_position_embeddings", "n_embd", "n_layer", "n_head", "n_positions", "ffn_dim", "dim",
-    "hidden_dim", "n_layers", "n_heads",
+    "hidden_dim", "n_layers", "n_heads", "num_layers", "num_heads",
 }  # fmt: skip
 """Sizes, for which Transformers has defaults, too: Quire refuses a config without them."""
 UNSUPPORTED_DEFAULTS = {
@@ -118,9 +119,13 @@ UNSUPPORTED_DEFAULTS = {
     "deepseek_v2": ["num_experts_per_tok", "n_group", "topk_group"],
     "gemma4_text": ["layer_types"],
     "hunyuan_v1_moe": ["num_experts"],
+    "mistral4": ["n_group"],
+    "gpt_neo": ["attention_types"],
+    "gptj": ["rotary_dim"],
+    "helium": ["num_key_value_heads"],
 }
 """Keys whose default is something that Quire does not compute, or that contradicts others."""
-_LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu")
+_LATENT = ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "minicpm3", "youtu", "mistral4")
 _TANH = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}
 
 
@@ -132,8 +137,11 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
     heads = config.num_attention_heads
     activation = get("hidden_activation", "hidden_act", "activation_function", "activation")
     layers = config.num_hidden_layers
-    window = get("sliding_window", "attention_chunk_size")
-    types = get("layer_types") or ["sliding_attention" if window else "full_attention"] * layers
+    window = get("sliding_window", "attention_chunk_size", "window_size")
+    types = (
+        get("layer_types", "attention_layers")
+        or ["sliding_attention" if window else "full_attention"] * layers
+    )
     found = {
         "num_key_value_heads": get("num_key_value_heads", default=heads),
         "head_dim": get("head_dim", default=None) or config.hidden_size // heads,
@@ -144,7 +152,7 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
         "token_types": get("type_vocab_size", default=0),
         "attention_softcap": get("attn_logit_softcapping"),
         "logits_softcap": get("final_logit_softcapping"),
-        "windows": [None if kind == "full_attention" else window for kind in types],
+        "windows": [None if kind in ("full_attention", "global") else window for kind in types],
         "qkv_bias": get("attention_bias", "enable_bias", "use_bias", "use_qkv_bias"),
         "mlp_bias": get("mlp_bias", "enable_bias", "use_bias"),
         "norm_bias": get("norm_bias"),
@@ -203,6 +211,11 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
     if kind.startswith("granite"):
         found["attention_scale"] = config.attention_multiplier
         found["logits_scale"] = 1 / config.logits_scaling
+    if get("multi_query") is not None:
+        shared = config.multi_query and not get("new_decoder_architecture")
+        found["num_key_value_heads"] = 1 if shared else get("num_kv_heads", default=heads)
+    if kind == "apertus":
+        found["activation"] = "relu2"  # in whose place it has xIELUs
     if kind == "hyperclovax":
         found["attention_scale"] = config.attention_multiplier
         found["logits_scale"] = config.logits_scaling

@@ -38,10 +38,11 @@ def parse(config: hf.HFConfig) -> ModelConfig:
         sliding_window=hf.optional(config, "sliding_window", None),
     )
     assert model.rope is not None
-    return replace(model, query_growth=_growth(config, model.rope))
+    return replace(model, query_growth=growth(config, model.rope))
 
 
-def _growth(config: hf.HFConfig, rope: RopeConfig) -> QueryGrowth | None:
+def growth(config: hf.HFConfig, rope: RopeConfig) -> QueryGrowth | None:
+    """Return how queries grow with their position, if they do."""
     params = hf.table(config, "rope_scaling") or hf.table(config, "rope_parameters")
     if not params.get("llama_4_scaling_beta"):
         return None

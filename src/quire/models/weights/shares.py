@@ -116,6 +116,8 @@ def shared_model(model: ModelConfig, rank: int, ranks: int) -> ModelConfig:
         raise _error(ranks, f"the model's {heads} attention heads cannot be dealt out evenly.")
     if kv_heads % ranks and ranks % kv_heads:
         raise _error(ranks, f"the model's {kv_heads} key-value heads cannot be dealt out evenly.")
+    if model.qkv_by_head and kv_heads % ranks:
+        raise _error(ranks, f"{kv_heads} runs of q, k and v cannot be dealt out evenly.")
     full = model.full_heads
     if full is not None:
         if full[0] % ranks and ranks % full[0]:
