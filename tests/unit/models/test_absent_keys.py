@@ -80,6 +80,7 @@ _OTHERWISE: dict[str, dict[str, Any]] = {
     "deepseek_v3": {"n_group": 4, "topk_group": 2},
     "glm4_moe_lite": {"mlp_layer_types": ["dense", "sparse"] * 3},
     "opt": {"word_embed_proj_dim": 128},
+    **{kind: {"clip_qkv": ABSENT} for kind in ("olmo", "olmoe")},
     "modernbert": {"global_rope_theta": 5e5, "local_rope_theta": 2e4},
 }
 """Keys that `tests.truth` has in another way, or not; `ABSENT` leaves one out."""
@@ -120,6 +121,7 @@ UNSUPPORTED_DEFAULTS = {
     "gemma4_text": ["layer_types"],
     "hunyuan_v1_moe": ["num_experts"],
     "mistral4": ["n_group"],
+    "smollm3": ["use_sliding_window", "sliding_window"],
     "gpt_neo": ["attention_types"],
     "gptj": ["rotary_dim"],
     "helium": ["num_key_value_heads"],
@@ -211,7 +213,7 @@ def transformers_reads(kind: str, config: Any) -> dict[str, Any]:
     if kind.startswith("granite"):
         found["attention_scale"] = config.attention_multiplier
         found["logits_scale"] = 1 / config.logits_scaling
-    if get("multi_query") is not None:
+    if hasattr(config, "multi_query"):
         shared = config.multi_query and not get("new_decoder_architecture")
         found["num_key_value_heads"] = 1 if shared else get("num_kv_heads", default=heads)
     if kind == "apertus":
