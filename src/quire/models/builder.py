@@ -156,7 +156,7 @@ class Builder:
             gain = self._gain(spec)
             self.modules[id(gain)] = spec.stem
             return RMSNorm(gain, eps)
-        gain = self._weight(spec)
+        gain = _weight(self._source, spec)
         if self._config.norm_gain == "plus_one":
             gain = converted(converted(gain, FLOAT32) + np.float32(1.0), self._source.dtype)
         weight = self._ops.array(gain)
@@ -282,15 +282,7 @@ class Builder:
         # Adapters are added before the activation, which is no epilogue then.
         apart = spec.up.activation if spec.up.stem in self._adapters else None
         up, (sub_norm, down) = self.linear(spec.up), self._output(spec.sub_norm, spec.down)
-        return MLP(up, down, apart, sub_norm, self._xielu(spec.xielu))
-
-    def _xielu(self, vectors: tuple[VectorSpec, ...]) -> tuple[float, float, float] | None:
-        """Return an xIELU's numbers; the stored ones of two are below a softplus."""
-        if not vectors:
-            return None
-        positive, negative, linear = (float(self._source.tensor(v.name)[0]) for v in vectors)
-        bent = (math.log1p(math.exp(value)) for value in (positive, negative))
-        return next(bent), linear + next(bent), linear
+        return MLP(up, down, apart, sub_norm, _xielu(self._source, spec.xielu))
 
     def _output(
         self, norm: NormSpec | None, spec: LinearSpec
@@ -332,15 +324,10 @@ class Builder:
 
     def _gain(self, spec: NormSpec, factor: float = 1.0) -> Array:
         """Return an RMSNorm's gain times `factor`, in the model's dtype or in float32."""
-        weight, how = self._weight(spec), self._config.norm_gain
+        weight, how = _weight(self._source, spec), self._config.norm_gain
         if how != "rounded":
             weight = converted(weight, FLOAT32) + np.float32(how == "plus_one")
         return self._ops.array(weight if factor == 1.0 else weight * np.float32(factor))
-
-    def _weight(self, spec: NormSpec) -> HostArray:
-        if not spec.weight:
-            return np.ones(spec.width, self._source.dtype)
-        return self._source.tensor(f"{spec.stem}.weight")
 
     def _heads(self, spec: AttentionSpec) -> tuple[Heads, Array | None]:
         """Return the heads with their norms, and the norm of rotated queries."""
@@ -391,3 +378,21 @@ def _positions(config: ModelConfig, source: ParameterSource) -> HostArray | None
     types = converted(source.tensor("token_types.weight"), FLOAT32)
     wide = converted(positions, FLOAT32)
     return converted(np.concatenate([wide + each for each in types]), source.dtype)
+
+
+def _weight(source: ParameterSource, spec: NormSpec) -> HostArray:
+    """Return a norm's weight; ones if it has none."""
+    if not spec.weight:
+        return np.ones(spec.width, source.dtype)
+    return source.tensor(f"{spec.stem}.weight")
+
+
+def _xielu(
+    source: ParameterSource, vectors: tuple[VectorSpec, ...]
+) -> tuple[float, float, float] | None:
+    """Return an xIELU's numbers; two are stored as what a softplus makes them of."""
+    if not vectors:
+        return None
+    positive, negative, linear = (float(source.tensor(v.name)[0]) for v in vectors)
+    bent = (math.log1p(math.exp(value)) for value in (positive, negative))
+    return next(bent), linear + next(bent), linear
