@@ -86,7 +86,9 @@ class Builder:
         """Build the layer without its first norm and with `following`, the norm after it."""
         sublayers = []
         for sublayer, (side, behind) in zip(spec, following_norms(spec, following), strict=True):
-            mixer, after = self._mixer(sublayer.mixer), self._after(sublayer.after)
+            mixer, scale = self._mixer(sublayer.mixer), self._config.residual_scale
+            norm = self.norm(sublayer.after)
+            after = norm if scale is None else Scale(scale, norm)
             join, branch = self.norm(behind), None if side is None else self.norm(side)
             if sublayer.factor is not None:
                 join = FactorNorm(float(self._source.tensor(sublayer.factor.name)[0]), join)
@@ -164,11 +166,6 @@ class Builder:
         bias = self._array(f"{spec.stem}.bias") if spec.bias else self._ops.array(zeros)
         self.modules[id(weight)] = spec.stem
         return LayerNorm(weight, bias, eps)
-
-    def _after(self, spec: NormSpec | None) -> Norm | Scale:
-        """Build the norm and scale that a sub-layer's result passes before it is added."""
-        factor, norm = self._config.residual_scale, self.norm(spec)
-        return norm if factor is None else Scale(factor, norm)
 
     def embedding(self, head: Linear | None) -> Embedding:
         """Build the embedding, which shares the head's weight if they are tied."""
