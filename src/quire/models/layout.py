@@ -194,9 +194,9 @@ class Layout:
             f"{stem}.qkv", (q, kv, kv), columns, config.qkv_bias, "rows", dim, paired=paired
         )
         if config.qkv_by_head:
-            each = q // kv_heads, dim, dim
-            runs = grouped_runs(0, each, kv_heads)
-            qkv = replace(qkv, parts=(q + 2 * kv,), unit=sum(each), runs=tuple(runs))
+            widths = q // kv_heads, dim, dim
+            runs = grouped_runs(0, widths, kv_heads)
+            qkv = replace(qkv, parts=(q + 2 * kv,), unit=sum(widths), runs=tuple(runs))
         if config.output_gate == "of_q":
             # Each head of q, then of the gate; the gate is moved to the end.
             runs = grouped_runs(0, (dim, dim), config.num_attention_heads)
