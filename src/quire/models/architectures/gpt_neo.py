@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from quire.core.model_config import ModelConfig
 from quire.models import hf
 from quire.models.architectures import gpt2, sliding
@@ -20,7 +22,7 @@ _KINDS = {"global": False, "local": True}
 def parse(config: hf.HFConfig) -> ModelConfig:
     layers = hf.integer(config, "num_layers", "num_hidden_layers")
     heads = hf.integer(config, "num_heads", "num_attention_heads")
-    slides = _slides(config.get("attention_types") or [[["global", "local"], 12]])
+    slides = _slides(config.get("attention_types") or [[["global", "local"], 12]], layers)
     if slides is None or len(slides) != layers:
         raise hf.wrong("attention_types", config.get("attention_types"), f"of {layers} layers")
     names = {"n_layer": layers, "n_head": heads, "n_inner": config.get("intermediate_size")}
@@ -32,10 +34,10 @@ def parse(config: hf.HFConfig) -> ModelConfig:
     )
 
 
-def _slides(types: object) -> tuple[bool, ...] | None:
+def _slides(types: Any, layers: int) -> tuple[bool, ...] | None:
     """Return which layers have windows: lists of kinds, each with how often it is repeated."""
     try:
-        kinds = [kind for names, times in types for _ in range(times) for kind in names]  # type: ignore[attr-defined]
-        return tuple(_KINDS[kind] for kind in kinds)
+        repeated = (list(names) * min(times, layers + 1) for names, times in types)
+        return tuple(_KINDS[kind] for kinds in repeated for kind in kinds)
     except (TypeError, ValueError, KeyError):
         return None
