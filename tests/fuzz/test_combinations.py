@@ -59,7 +59,7 @@ def test_replicas_give_the_answers_of_one_engine(number: int) -> None:
 
 
 def test_streams_say_what_whole_answers_say() -> None:
-    outcomes = replay.run("tests.fuzz.streams", streams.case, 2, seed=0, first=3)
+    outcomes = replay.run("tests.fuzz.streams", streams.case, 3, seed=0, first=5)
     assert outcomes["served"] > 1
 
 
